@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The expression language of the YAML declarations: integer arithmetic, comparisons, a few functions, nothing else.
+
+The text is parsed by Python's ``ast`` and walked node by node; it is never given to ``eval``, so a declaration cannot
+call, import or reach anything. The same tree prints as C++ (``to_cpp``), so that a launch grid is written once and means
+the same in the tuner and in a frozen extension.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator as op
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .errors import DeclarationError
+
+Value = int | float | str | bool
+MAX_TEXT = 2000
+MAX_MAGNITUDE = 2**63 - 1
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The smallest integer not under ``a / b``."""
+    return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    """The smallest multiple of ``b`` not under ``a``."""
+    return ceil_div(a, b) * b
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "ceil_div": ceil_div,
+    "round_up": round_up,
+}
+_ARITY = {"ceil_div": (2, 2), "round_up": (2, 2), "abs": (1, 1), "min": (2, 8), "max": (2, 8)}
+_BINARY = {ast.Add: (op.add, "+"), ast.Sub: (op.sub, "-"), ast.Mult: (op.mul, "*"), ast.Div: (op.truediv, None)}
+_INTEGER = {ast.FloorDiv: (op.floordiv, "floor_div"), ast.Mod: (op.mod, "floor_mod")}
+_COMPARE = {
+    ast.Eq: (op.eq, "=="),
+    ast.NotEq: (op.ne, "!="),
+    ast.Lt: (op.lt, "<"),
+    ast.LtE: (op.le, "<="),
+    ast.Gt: (op.gt, ">"),
+    ast.GtE: (op.ge, ">="),
+}
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A parsed expression.
+
+    Attributes:
+        text: what was parsed.
+        names: the names it reads.
+    """
+
+    text: str
+    tree: ast.expr
+    names: frozenset[str]
+
+    def evaluate(self, env: Mapping[str, Value]) -> Value:
+        """The value under ``env``.
+
+        Raises:
+            DeclarationError: an unknown name, a division by zero, mixed types, or a result past 64 bits.
+        """
+        try:
+            value = _evaluate(self.tree, env)
+        except KeyError as error:
+            raise DeclarationError(f"expression {self.text!r}: unknown name {error.args[0]!r}") from None
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+            raise DeclarationError(f"expression {self.text!r}: {error}") from None
+        if isinstance(value, int | float) and not abs(value) <= MAX_MAGNITUDE:
+            raise DeclarationError(f"expression {self.text!r}: the result does not fit in 64 bits")
+        return value
+
+    def to_cpp(self) -> str:
+        """The expression as C++ over ``int64_t`` names, with ``coldforge::ceil_div`` and friends.
+
+        Raises:
+            DeclarationError: it uses something that has no integer meaning in C++ (``/``, strings, ``in``).
+        """
+        return _to_cpp(self.tree, self.text)
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Expr:
+    """Parses ``text``.
+
+    Raises:
+        DeclarationError: it is no expression of the language.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise DeclarationError(f"expected an expression, got {text!r}")
+    if len(text) > MAX_TEXT:
+        raise DeclarationError(f"an expression of {len(text)} characters; at most {MAX_TEXT} are allowed")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        names = frozenset(_check(tree, text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise DeclarationError(f"malformed expression {text!r}") from None
+    return Expr(text, tree, names)
+
+
+def evaluate(value: str | int | float | bool, env: Mapping[str, Value]) -> Value:
+    """``value`` itself when it is a number, else the expression's value under ``env``."""
+    return value if isinstance(value, int | float) else parse(value).evaluate(env)
+
+
+def evaluate_int(value: str | int, env: Mapping[str, Value]) -> int:
+    """An integer-valued ``evaluate``.
+
+    Raises:
+        DeclarationError: the result is not an integer.
+    """
+    result = evaluate(value, env)
+    if not isinstance(result, int):
+        raise DeclarationError(f"expression {value!r}: expected an integer, got {result!r}")
+    return int(result)
+
+
+def _check(node: ast.AST, text: str) -> list[str]:
+    """Refuses every node outside the language; returns the names read."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()):
+            return []
+        case ast.Name(id=name):
+            return [name]
+        case ast.BinOp(left=a, op=o, right=b) if type(o) in _BINARY or type(o) in _INTEGER:
+            return _check(a, text) + _check(b, text)
+        case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=a):
+            return _check(a, text)
+        case ast.BoolOp(values=values):
+            return [n for v in values for n in _check(v, text)]
+        case ast.Compare(left=a, ops=ops, comparators=rest):
+            names = _check(a, text)
+            for o, b in zip(ops, rest, strict=True):
+                names += _check_comparison(o, b, text)
+            return names
+        case ast.IfExp(test=t, body=a, orelse=b):
+            return _check(t, text) + _check(a, text) + _check(b, text)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
+            low, high = _ARITY[name]
+            if not low <= len(args) <= high:
+                raise DeclarationError(f"expression {text!r}: {name} takes {low} to {high} arguments, not {len(args)}")
+            return [n for a in args for n in _check(a, text)]
+    raise DeclarationError(f"expression {text!r}: {_describe(node)} is not part of the expression language")
+
+
+def _check_comparison(o: ast.cmpop, right: ast.expr, text: str) -> list[str]:
+    if type(o) in _COMPARE:
+        return _check(right, text)
+    if isinstance(o, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List):
+        return [n for e in right.elts for n in _check(e, text)]
+    raise DeclarationError(f"expression {text!r}: only == != < <= > >= and 'in (a, b)' compare")
+
+
+def _describe(node: ast.AST) -> str:
+    try:
+        return repr(ast.unparse(node))
+    except (ValueError, AttributeError):
+        return type(node).__name__
+
+
+def _evaluate(node: ast.expr, env: Mapping[str, Value]) -> Value:
+    match node:
+        case ast.Constant(value=value):
+            return value  # type: ignore[return-value]
+        case ast.Name(id=name):
+            return env[name]
+        case ast.BinOp(left=a, op=o, right=b):
+            function = (_BINARY | _INTEGER)[type(o)][0]
+            left, right = _number(_evaluate(a, env)), _number(_evaluate(b, env))
+            return function(left, right)
+        case ast.UnaryOp(op=ast.USub(), operand=a):
+            return -_number(_evaluate(a, env))
+        case ast.UnaryOp(operand=a):
+            return not _evaluate(a, env)
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_evaluate(v, env) for v in values)
+        case ast.BoolOp(values=values):
+            return any(_evaluate(v, env) for v in values)
+        case ast.Compare(left=a, ops=ops, comparators=rest):
+            return _compare(a, ops, rest, env)
+        case ast.IfExp(test=t, body=a, orelse=b):
+            return _evaluate(a if _evaluate(t, env) else b, env)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return FUNCTIONS[name](*(_number(_evaluate(a, env)) for a in args))
+    raise TypeError(f"{_describe(node)} has no value")
+
+
+def _compare(first: ast.expr, ops: list[ast.cmpop], rest: list[ast.expr], env: Mapping[str, Value]) -> bool:
+    left = _evaluate(first, env)
+    for o, node in zip(ops, rest, strict=True):
+        if isinstance(o, ast.In | ast.NotIn):
+            members = [_evaluate(e, env) for e in node.elts]  # type: ignore[attr-defined]
+            holds = (left in members) == isinstance(o, ast.In)
+            right = left
+        else:
+            right = _evaluate(node, env)
+            holds = _COMPARE[type(o)][0](left, right)
+        if not holds:
+            return False
+        left = right
+    return True
+
+
+def _number(value: Value) -> int | float:
+    if isinstance(value, str):
+        raise TypeError(f"{value!r} is text where a number is needed")
+    if abs(value) > MAX_MAGNITUDE:
+        raise OverflowError("a value does not fit in 64 bits")
+    return value
+
+
+def _to_cpp(node: ast.expr, text: str) -> str:
+    match node:
+        case ast.Constant(value=bool() as value):
+            return "1" if value else "0"
+        case ast.Constant(value=int() as value):
+            return f"INT64_C({value})"
+        case ast.Name(id=name):
+            return name
+        case ast.BinOp(left=a, op=o, right=b) if type(o) in _INTEGER:
+            return f"coldforge::{_INTEGER[type(o)][1]}({_to_cpp(a, text)}, {_to_cpp(b, text)})"
+        case ast.BinOp(left=a, op=o, right=b) if type(o) in _BINARY and _BINARY[type(o)][1]:
+            return f"({_to_cpp(a, text)} {_BINARY[type(o)][1]} {_to_cpp(b, text)})"
+        case ast.UnaryOp(op=ast.USub(), operand=a):
+            return f"(-{_to_cpp(a, text)})"
+        case ast.UnaryOp(op=ast.Not(), operand=a):
+            return f"(!{_to_cpp(a, text)})"
+        case ast.BoolOp(op=o, values=values):
+            return "(" + (" && " if isinstance(o, ast.And) else " || ").join(_to_cpp(v, text) for v in values) + ")"
+        case ast.Compare(left=a, ops=[o], comparators=[b]) if type(o) in _COMPARE:
+            return f"({_to_cpp(a, text)} {_COMPARE[type(o)][1]} {_to_cpp(b, text)})"
+        case ast.IfExp(test=t, body=a, orelse=b):
+            return f"({_to_cpp(t, text)} ? {_to_cpp(a, text)} : {_to_cpp(b, text)})"
+        case ast.Call(func=ast.Name(id=name), args=args):
+            call = _to_cpp(args[-1], text)
+            if len(args) == 1:
+                return f"coldforge::{name}_int({call})"
+            for argument in reversed(args[:-1]):
+                call = f"coldforge::{name}_int({_to_cpp(argument, text)}, {call})"
+            return call
+    raise DeclarationError(f"expression {text!r}: {_describe(node)} cannot be written as C++ integers")
