@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract between the worker and a device: everything that differs between targets is behind it.
+
+A `Device` lives in the worker process only (the parent never makes a context). It loads artifacts, binds a
+kernel to its arguments, launches, waits, samples times, and tells what it is. Verification and measurement
+are written once against it. Rules that every device keeps:
+
+* one thread uses a device; nothing is locked here;
+* `bind` may be slow (it packs arguments), the `Call` it returns only enqueues one launch and never waits;
+* a refusal that harms nothing raises `LaunchRefused` (too much shared memory, bad grid, unloadable binary);
+  anything after which the process cannot be trusted raises `DeviceFault`, from any method, and the worker exits;
+* a kernel's fault may surface late: `synchronize` raises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...codegen.errors import ColdforgeError
+from .buffers import GuardedTensor
+
+if TYPE_CHECKING:
+    from ...codegen.compile.artifact import Artifact
+    from ...codegen.settings import Settings
+    from ...codegen.space import Launch
+    from ...codegen.target import Target
+
+Call = Callable[[], object]
+"""Enqueues work on the device's current stream and returns at once; its value is ignored."""
+
+
+class LaunchRefused(ColdforgeError):
+    """The device refused to load or launch a kernel, and is unharmed."""
+
+
+class DeviceFault(ColdforgeError):
+    """A kernel broke the process's device state (illegal address, trap, ...): the worker has to be replaced."""
+
+
+@dataclass(frozen=True)
+class MathMode:
+    """A setting of the library's arithmetic under which peers are timed.
+
+    Attributes:
+        suffix: Appended to a peer's name: "" for the dtype's own class, "_tf32" and the like for others.
+        precision: The error class the mode stands for ('fp32', 'tf32', ...).
+        enter: Makes the context manager that switches the mode on.
+    """
+
+    suffix: str
+    precision: str
+    enter: Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+class Device(ABC):
+    """One device of one worker.
+
+    Args:
+        target: What kernels are compiled for; also gives thread counts and cache sizes.
+        settings: Where state lives.
+    """
+
+    kind: str  # 'cuda' or 'cpu'
+    torch_device: torch.device
+    alignment_bytes: int = 16  # what kernels may assume of a base pointer (cuda: 256)
+    cold_headline: bool = False  # whether the headline time is taken with a flushed cache
+
+    def __init__(self, target: Target, settings: Settings) -> None:
+        self.target = target
+        self.settings = settings
+
+    # --- kernels ---
+
+    @abstractmethod
+    def load(self, artifact: Artifact) -> Any:
+        """Loads a compiled variant and returns an opaque handle.
+
+        Raises:
+            LaunchRefused: The file is not loadable here or lacks the entry symbol `coldforge_kernel`.
+        """
+
+    @abstractmethod
+    def unload(self, kernel: Any) -> None:
+        """Gives a handle's memory back, where the device can. Calls bound to it must not be used again."""
+
+    @abstractmethod
+    def bind(
+        self,
+        kernel: Any,
+        launch: Launch,
+        tensors: Sequence[torch.Tensor | None],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+    ) -> Call:
+        """Packs the arguments once and returns the call that enqueues one launch.
+
+        Args:
+            kernel: A handle from `load`.
+            launch: The evaluated launch of these sizes.
+            tensors: In ABI order (inputs, channel vectors, output, workspace if the space declares one); an
+                absent optional is None. The call keeps them alive.
+            sizes: The run-time sizes in ABI order.
+            scalars: The epilogue's scalars in ABI order.
+
+        Raises:
+            LaunchRefused: The launch breaks a limit of the device; some limits only show when called.
+        """
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Waits for all enqueued work. Raises DeviceFault for a fault of any of it."""
+
+    # --- timing ---
+
+    @abstractmethod
+    def sample_ms(self, calls: Sequence[Call], count: int, *, cold: bool) -> list[float]:
+        """Times `count` single calls, taking `calls` in rotation, each sample the time of one call in ms.
+
+        A call may be a bound kernel or any function that enqueues torch work on the current stream, so that
+        peers are timed exactly as kernels are. Device work of the call is all inside the timed region. With
+        `cold`, caches are flushed (by reading) before each sample; a device without a flush ignores it. A
+        device may capture a call once (CUDA graph) and keep the capture for as long as the call lives.
+
+        Raises:
+            DeviceFault: A call faulted.
+        """
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Evicts what caches hold by reading a buffer larger than the last one; enqueues only."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Keeps the device busy until its clocks are steady (bounded: about a second); may do nothing."""
+
+    # --- what it is ---
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """The record kept with each result, plain JSON.
+
+        At least: model, driver (or None), torch, arch. cuda adds sm_clock_mhz, memory_clock_mhz,
+        temperature_c, power_w where they can be read (None where not); cpu adds threads, clock_mhz.
+        """
+
+    def math_modes(self, dtype: str) -> tuple[MathMode, ...]:
+        """The modes under which the peers are timed, the dtype's own class first. cuda adds TF32 for fp32."""
+        return (MathMode("", dtype, contextlib.nullcontext),)
+
+    # --- memory: the same for all, by torch ---
+
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype, guard: int = 0x5A) -> GuardedTensor:
+        """Allocates a tensor between guard zones, at the weakest alignment that kernels may assume."""
+        return GuardedTensor.allocate(shape, dtype, self.torch_device, self.alignment_bytes, guard)
+
+    def place(self, value: torch.Tensor, *, guarded: bool = False) -> torch.Tensor:
+        """Copies a tensor to the device, contiguous; `guarded` puts NaN bytes around it to catch stray reads."""
+        if not guarded:
+            return value.to(self.torch_device).contiguous()
+        buffer = self.allocate(value.shape, value.dtype, guard=0xFF)
+        buffer.tensor.copy_(value)
+        return buffer.tensor
+
+    def run(
+        self,
+        kernel: Any,
+        launch: Launch,
+        tensors: Sequence[torch.Tensor | None],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+    ) -> None:
+        """Binds, launches once and waits."""
+        self.bind(kernel, launch, tensors, sizes, scalars)()
+        self.synchronize()
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Device]:
+        """The span in which the device is used; a subclass may set threads or streams up and down here."""
+        yield self
+
+
+def pack_arguments(
+    tensors: Sequence[torch.Tensor | None], sizes: Sequence[int], scalars: Sequence[float]
+) -> bytes:
+    """Returns the kernel's one argument: 8-byte little-endian words, pointers, then sizes, then scalars."""
+    pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    layout = f"<{len(pointers)}Q{len(sizes)}q{len(scalars)}d"
+    return struct.pack(layout, *pointers, *sizes, *scalars)
+
+
+def resources_of(artifact: Artifact) -> Mapping[str, int]:
+    """The compiler's resource figures as a plain mapping."""
+    return {key: value for key, value in artifact.to_dict().get("resources", {}).items() if value is not None}
