@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C++ source -> shared library, with the system's compiler, for one instruction-set level of a cpu target.
+
+The flags are explicit. `-march=native` would make a library that dies with SIGILL on an older machine, and
+`-ffast-math` links start-up code that makes the whole process flush denormals, PyTorch's own included.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..atomic import write_text
+from ..errors import CompileError, ToolMissing
+from ..settings import load_settings
+from .artifact import Artifact, Resources
+from .cache import Cache, entry_key
+from .elf import Section, code_bytes, code_digest
+
+if TYPE_CHECKING:
+    from ..render import KernelSource
+    from ..target import Target
+
+TIME_LIMIT_S = 120.0
+
+# What decides the machine code: the frozen extension compiles a cpu variant with exactly these.
+COMPILE_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",
+    "-Wno-psabi",
+)
+# Only libm is needed; the C++ runtime is linked only where something asks for it.
+_LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--build-id=none", "-lm")
+_MARCH = {"aarch64": "armv8-a"}
+
+
+def compile_flags(arch: str) -> tuple[str, ...]:
+    """The compile flags of a cpu arch ("x86-64-v3", "aarch64"), in order."""
+    return (*COMPILE_FLAGS, f"-march={_MARCH.get(arch, arch)}")
+
+
+@functools.cache
+def _version_of(path: str, _modified_ns: int) -> str:
+    try:
+        banner = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ToolMissing(f"{path} --version failed ({error}); it is not a usable C++ compiler") from error
+    return banner.splitlines()[0] if banner else path
+
+
+def compiler_version(cxx: str | None = None) -> str:
+    """Name and version of the C++ compiler: `cxx`, else the one the settings name.
+
+    Raises:
+        ToolMissing: There is none.
+    """
+    return _version_of(*_locate(cxx))
+
+
+def _locate(cxx: str | None) -> tuple[str, int]:
+    wanted = cxx or load_settings().cxx
+    path = shutil.which(wanted)
+    if path is None:
+        hint = "install it (Debian, Ubuntu: apt install g++) or name another in COLDFORGE_CXX"
+        raise ToolMissing(f"no C++ compiler {wanted!r} on PATH; {hint}")
+    return path, os.stat(path).st_mtime_ns
+
+
+def compile_cpp(
+    source: KernelSource,
+    target: Target,
+    cache: Cache,
+    *,
+    cxx: str | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
+) -> Artifact:
+    """Compiles one C++ kernel to a shared library.
+
+    Args:
+        source: The self-contained text.
+        target: A cpu target; its arch is the instruction-set level.
+        cache: Where the library is kept and looked for.
+        cxx: The compiler, instead of the settings' one.
+        time_limit_s: Seconds after which the compiler and all its children are killed.
+
+    Raises:
+        CompileError: The compiler refused the source, crashed, or ran past the limit; the log is attached.
+        ToolMissing: There is no compiler.
+    """
+    compiler = compiler_version(cxx)
+    path, _ = _locate(cxx)
+    flags = compile_flags(target.arch)
+    key = entry_key(source.text, compiler, (*flags, *_LINK_FLAGS), target.arch)
+
+    def build(work: Path) -> Artifact:
+        started = time.perf_counter()
+        write_text(work / "kernel.cpp", source.text)
+        command = [path, *flags, "kernel.cpp", "-o", "kernel.so", *_LINK_FLAGS]
+        log = _run(command, work, time_limit_s, source.name)
+        write_text(work / "log.txt", log)
+        library = (work / "kernel.so").read_bytes()
+        return Artifact(
+            path=work / "kernel.so",
+            source_digest=hashlib.sha256(source.text.encode()).hexdigest(),
+            name=source.name,
+            resources=Resources(code_bytes=code_bytes(library)),
+            code_digest=code_digest(library, _decides_behaviour),
+            compiler=compiler,
+            flags=flags,
+            seconds=time.perf_counter() - started,
+        )
+
+    return cache.get_or_build(key, build)
+
+
+def _decides_behaviour(section: Section) -> bool:
+    # Constants and shuffle masks live in .rodata: the same code with others is another kernel.
+    return (section.executable and section.name == ".text") or section.name.startswith(".rodata")
+
+
+def _run(command: list[str], work: Path, time_limit_s: float, name: str) -> str:
+    """Runs the compiler in a process group of its own, so that cc1plus, as and ld die with it."""
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=work,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C", "TMPDIR": str(work)},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ToolMissing(f"cannot run {command[0]}: {error.strerror or error}") from error
+    finished = False
+    try:
+        output, _ = process.communicate(timeout=time_limit_s)
+        finished = True
+    except subprocess.TimeoutExpired as error:
+        log = error.stdout.decode("utf-8", "replace") if error.stdout else ""
+        raise CompileError(f"{name}: the compiler ran past {time_limit_s:g} s and was killed", log) from error
+    finally:
+        if not finished:  # time limit, Ctrl-C, a signal to end: leave no compiler behind
+            _kill_group(process)
+    log = output.decode("utf-8", "replace")
+    if process.returncode:
+        raise CompileError(f"{name}: {_first_error(log, process.returncode)}", log)
+    return log
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.communicate()
+
+
+def _first_error(log: str, status: int) -> str:
+    for line in log.splitlines():
+        if "error:" in line or "undefined reference" in line:
+            return line.strip()
+    return f"the compiler ended with status {status}"
