@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strict reading of YAML declarations: safe loader, no duplicate keys, no unknown keys, errors that name file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import DeclarationError
+
+MAX_BYTES = 1_000_000
+IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice (plain YAML keeps the last one silently) and aliases (billion laughs)."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            event = self.peek_event()
+            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", event.start_mark)
+        return super().compose_node(parent, index)
+
+
+def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", key_node.start_mark)
+        seen[key] = loader.construct_object(value_node, deep=True)
+    return seen
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def load_mapping(path: Path) -> dict[str, Any]:
+    """The mapping that the YAML file ``path`` holds.
+
+    Raises:
+        DeclarationError: the file is missing, too large, malformed, or not a mapping.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DeclarationError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(raw) > MAX_BYTES:
+        raise DeclarationError(f"{path}: {len(raw)} bytes; a declaration has at most {MAX_BYTES}")
+    try:
+        document = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise DeclarationError(f"{path}{line}: malformed YAML: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise DeclarationError(f"{path}: malformed YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise DeclarationError(f"{path}: expected a mapping at the top, got {type(document).__name__}")
+    return document
+
+
+def check_keys(value: Any, where: str, required: Iterable[str] = (), optional: Iterable[str] = ()) -> dict[str, Any]:
+    """``value`` as a mapping that has every required key and no unknown one.
+
+    Raises:
+        DeclarationError: it is no mapping, or a key is missing or unknown.
+    """
+    required, optional = list(required), list(optional)
+    if not isinstance(value, dict):
+        raise DeclarationError(f"{where}: expected a mapping, got {_brief(value)}")
+    missing = [key for key in required if key not in value]
+    if missing:
+        raise DeclarationError(f"{where}: missing key {missing[0]!r}; required: {', '.join(required)}")
+    unknown = [key for key in value if key not in required and key not in optional]
+    if unknown:
+        raise DeclarationError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(required + optional)}")
+    return value
+
+
+def check_named(value: Any, where: str) -> dict[str, Any]:
+    """``value`` as a mapping whose keys are identifiers."""
+    if not isinstance(value, dict):
+        raise DeclarationError(f"{where}: expected a mapping of names, got {_brief(value)}")
+    for key in value:
+        check_identifier(key, where)
+    return value
+
+
+def check_identifier(value: Any, where: str) -> str:
+    """``value`` as an identifier that is also safe as a C++ name and a file name."""
+    if not isinstance(value, str) or not IDENTIFIER.match(value) or len(value) > 80:
+        raise DeclarationError(f"{where}: {_brief(value)} is not a name (a letter, then letters, digits and _)")
+    return value
+
+
+def check_text(value: Any, where: str) -> str:
+    """``value`` as one line of text."""
+    if not isinstance(value, str) or not value.strip() or "\n" in value.strip():
+        raise DeclarationError(f"{where}: expected one line of text, got {_brief(value)}")
+    return value.strip()
+
+
+def check_list(value: Any, where: str) -> list[Any]:
+    """``value`` as a list that is not empty."""
+    if not isinstance(value, list) or not value:
+        raise DeclarationError(f"{where}: expected a list that is not empty, got {_brief(value)}")
+    return value
+
+
+def check_number(value: Any, where: str) -> float:
+    """``value`` as a finite number (a bool is none)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        raise DeclarationError(f"{where}: expected a number, got {_brief(value)}")
+    return float(value)
+
+
+def check_int(value: Any, where: str, low: int, high: int = 2**31 - 1) -> int:
+    """``value`` as a whole number in ``low..high``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise DeclarationError(f"{where}: {_brief(value)} is not a whole number from {low} to {high}")
+    return value
+
+
+def frozen(mapping: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """A mapping as sorted pairs: hashable, and the same whatever the order it was written in."""
+    return tuple(sorted(mapping.items()))
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
