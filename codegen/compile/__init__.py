@@ -19,12 +19,13 @@ def compile_source(source: KernelSource, target: Target, cache: Cache) -> Artifa
     """Compiles `source` for `target` with the compiler of its language.
 
     Args:
-        source: A rendered, self-contained text; `language` is "cuda" (NVRTC, to a cubin) or "cpp" (g++, to a .so).
+        source: A rendered, self-contained text; `language` is "cuda" (NVRTC makes a cubin) or "cpp" (g++ makes
+            a shared library).
         target: What to compile for; its device need not be present.
         cache: Where the result is kept and looked for.
 
     Raises:
-        CompileError: The compiler refused the source, crashed, or ran past its time limit; the log is attached.
+        CompileError: The compiler refused the source, crashed, or ran past its time limit; see its `log`.
         ToolMissing: The compiler is not installed.
         ValueError: A language that has no compiler here.
     """

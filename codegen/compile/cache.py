@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled kernels by the content that made them.
 
-An entry is a folder named by a digest of everything that decides the machine code. It is built aside and renamed into
-place, so it is there whole or not at all; a damaged one (a disk that filled up, a stray edit) fails its digest and is
-built again. Any number of processes may share a cache: the first to rename wins and the others take its entry.
+An entry is a folder named by a digest of everything that decides the machine code. It is built aside and renamed
+into place, so it is there whole or not at all; a damaged one (a disk that filled up, a stray edit) fails its digest
+and is built again. Any number of processes may share a cache: the first to rename wins, the others take its entry.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _RECORD = "artifact.json"
 
 
 def entry_key(text: str, compiler: str, flags: Sequence[str], arch: str) -> str:
-    """The key of one compilation: a digest (hex) of the self-contained source text, compiler, flags and arch."""
+    """The key of one compilation: a digest (hex) of the self-contained text, compiler, flags and arch."""
     payload = json.dumps([_FORMAT, text, compiler, list(flags), arch])
     return hashlib.sha256(payload.encode()).hexdigest()
 
 
 class Cache:
-    """A folder of compiled kernels. Making one touches no disk; a plain value, it may be sent to other processes."""
+    """A folder of compiled kernels. Making one touches no disk; it may be sent to other processes."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
@@ -62,11 +62,11 @@ class Cache:
 
         Args:
             key: from `entry_key`.
-            build: compiles into the folder it is given and returns an Artifact whose path lies in that folder; files
-                it leaves beside the binary (source, log) are kept with the entry.
+            build: compiles into the folder it is given and returns an Artifact whose path lies in that folder;
+                files it leaves beside the binary (source, log) are kept with the entry.
 
         Raises:
-            ColdforgeError: the folder cannot be written; whatever `build` raises passes through, leaving nothing.
+            ColdforgeError: the folder cannot be written. What `build` raises passes through, leaving nothing.
         """
         found = self.load(key)
         if found is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what is needed of a 64-bit little-endian ELF file: sections and symbols, of a .o, a .so or a cubin."""
+"""Reads what is needed of 64-bit little-endian ELF files (.o, .so, cubin): sections and symbols."""
 
 from __future__ import annotations
 

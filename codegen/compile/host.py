@@ -8,7 +8,6 @@ The flags are explicit. `-march=native` would make a library that dies with SIGI
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import shutil
 import signal
@@ -57,7 +56,8 @@ def compile_flags(arch: str) -> tuple[str, ...]:
 @functools.cache
 def _version_of(path: str, _modified_ns: int) -> str:
     try:
-        banner = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+        command = [path, "--version"]
+        banner = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolMissing(f"{path} --version failed ({error}); it is not a usable C++ compiler") from error
     return banner.splitlines()[0] if banner else path
@@ -116,7 +116,7 @@ def compile_cpp(
         library = (work / "kernel.so").read_bytes()
         return Artifact(
             path=work / "kernel.so",
-            source_digest=hashlib.sha256(source.text.encode()).hexdigest(),
+            source_digest=source.digest,
             name=source.name,
             resources=Resources(code_bytes=code_bytes(library)),
             code_digest=code_digest(library, _decides_behaviour),
