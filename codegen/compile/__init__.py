@@ -19,8 +19,8 @@ def compile_source(source: KernelSource, target: Target, cache: Cache) -> Artifa
     """Compiles `source` for `target` with the compiler of its language.
 
     Args:
-        source: A rendered, self-contained text; `language` is "cuda" (NVRTC makes a cubin) or "cpp" (g++ makes
-            a shared library).
+        source: A rendered, self-contained text; `language` is "cuda" (NVRTC makes a cubin) or "cpp" (g++
+            makes a shared library).
         target: What to compile for; its device need not be present.
         cache: Where the result is kept and looked for.
 
