@@ -2,9 +2,9 @@
 """Compiled kernels by the content that made them.
 
 An entry is a folder named by a digest of everything that decides the machine code. It is built aside and
-renamed into place, so it is there whole or not at all; a damaged one (a disk that filled up, a stray edit) fails
-its digest and is built again. Any number of processes may share a cache: the first to rename wins, the others take
-its entry.
+renamed into place, so it is there whole or not at all; a damaged one (a disk that filled up, a stray
+edit) fails its digest and is built again. Any number of processes may share a cache: the first to rename
+wins, the others take its entry.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Cache:
 
         Args:
             key: from `entry_key`.
-            build: compiles into the folder it is given and returns an Artifact whose path lies there; files it
-                leaves beside the binary (source, log) are kept with the entry.
+            build: compiles into the folder it is given and returns an Artifact whose path lies there; files
+                it leaves beside the binary (source, log) are kept with the entry.
 
         Raises:
             ColdforgeError: the folder cannot be written. What `build` raises passes through, leaving nothing.

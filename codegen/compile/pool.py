@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles many sources at once, in spawned processes.
 
-A process takes one request at a time through a pipe, so a compiler that crashes or hangs costs its own request
-and one respawn, never the batch. The processes live as long as the pool: a search sends all its batches to the
-same ones.
+A process takes one request at a time through a pipe, so a compiler that crashes or hangs costs its own
+request and one respawn, never the batch. The processes live as long as the pool: a search sends all its
+batches to the same ones.
 """
 
 from __future__ import annotations
