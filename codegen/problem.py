@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A problem: an operator at one shape and dtype. It knows its sizes, its work, its tensors and its PyTorch reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ..templates.pointwise import POINTWISE
+from .dtypes import DType, dtype_named
+from .errors import InputError, UnknownName
+from .expr import Value, evaluate_int
+from .operator import Operator, shape_words
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_SIZE = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor of a problem: its name, shape, and whether the call passes one (optional tensors may be absent)."""
+
+    name: str
+    shape: tuple[int, ...]
+    optional: bool = False
+    present: bool = True
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operator at a shape. Build it with ``make_problem``, which checks everything.
+
+    Attributes:
+        dims: every size and attribute value by name (``C_in``, ``stride_h``, ...).
+        absent: optional tensors that are not passed.
+        scalars: the run-time scalars' values.
+        workload: the workload's name, with ``+`` when fields were overridden.
+    """
+
+    operator: Operator
+    dims: Mapping[str, int] = field(hash=False)
+    dtype: DType
+    absent: tuple[str, ...] = ()
+    scalars: Mapping[str, float] = field(default_factory=dict, hash=False)
+    workload: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", MappingProxyType(dict(self.dims)))
+        object.__setattr__(self, "scalars", MappingProxyType(dict(self.scalars)))
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """All names an expression may read: sizes, attribute values, derived values, ``has_<optional>``, dtype_bytes."""
+        family = self.operator.family
+        values: dict[str, Value] = dict(self.dims)
+        values["dtype_bytes"] = self.dtype.bytes
+        for tensor in family.tensors:
+            if tensor.optional:
+                values[f"has_{tensor.name}"] = int(tensor.name not in self.absent)
+        for name, expression in family.derived.items():
+            values[name] = expression.evaluate(values)
+        return values
+
+    @cached_property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The inputs in the order of the call and of the kernel's arguments, channel vectors last."""
+        family = self.operator.family
+        specs = [
+            TensorSpec(t.name, self._shape(t.shape), t.optional, t.name not in self.absent) for t in family.tensors
+        ]
+        channels = self.output.shape[family.channel_dim]
+        specs += [TensorSpec(name, (channels,)) for name in self.operator.channel_vectors]
+        return tuple(specs)
+
+    @cached_property
+    def output(self) -> TensorSpec:
+        """The output."""
+        declaration = self.operator.family.output
+        return TensorSpec(declaration.name, self._shape(declaration.shape))
+
+    def _shape(self, expressions: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(evaluate_int(e.text, self.values) for e in expressions)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Names of the run-time sizes that a kernel receives, in order."""
+        return self.operator.family.abi_sizes
+
+    @property
+    def scalar_names(self) -> tuple[str, ...]:
+        """Names of the run-time scalars that a kernel receives, in order."""
+        return tuple(self.operator.scalars)
+
+    @cached_property
+    def constants(self) -> dict[str, int]:
+        """What is compiled in: every integer value except those known only at run time."""
+        family = self.operator.family
+        late = set(family.run_time) | set(family.abi_sizes)
+        return {name: int(v) for name, v in self.values.items() if name not in late and isinstance(v, int)}
+
+    @cached_property
+    def specialisation(self) -> dict[str, int | str]:
+        """What a frozen kernel is keyed by besides its device: the compiled-in values and the dtype."""
+        return {"dtype": self.dtype.name, **{n: v for n, v in self.constants.items() if n != "dtype_bytes"}}
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations of the linear part (a multiply-add counts two)."""
+        return evaluate_int(self.operator.family.flops.text, self.values)
+
+    @property
+    def reduction_length(self) -> int:
+        """Terms summed for one output."""
+        return evaluate_int(self.operator.family.reduction_length.text, self.values)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the inputs, each read once."""
+        return sum(_elements(t.shape) for t in self.tensors if t.present) * self.dtype.bytes
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the output, written once."""
+        return _elements(self.output.shape) * self.dtype.bytes
+
+    def with_dims(self, **dims: int) -> Problem:
+        """The same problem at other sizes, checked.
+
+        Raises:
+            InputError: the sizes are not legal.
+        """
+        return _checked(Problem(self.operator, {**self.dims, **dims}, self.dtype, self.absent, self.scalars, self.workload))
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes as the reference takes them: pairs as tuples."""
+        grouped: dict[str, Any] = {}
+        for attribute in self.operator.family.attributes:
+            values = tuple(self.dims[n] for n in attribute.value_names)
+            grouped[attribute.name] = values if attribute.pair else values[0]
+        return grouped
+
+    def _family_tensors(self, tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+        return {t.name: tensors.get(t.name) for t in self.operator.family.tensors}
+
+    def linear_reference(self, tensors: Mapping[str, torch.Tensor | None]) -> torch.Tensor:
+        """The family's reference, before the epilogue, on the tensors' own dtype."""
+        return self.operator.family.reference(**self._family_tensors(tensors), **self.attributes())
+
+    def magnitude(self, tensors: Mapping[str, torch.Tensor | None]) -> torch.Tensor | None:
+        """The sum of absolute terms behind each element of ``linear_reference``; None when the family gives none."""
+        function = self.operator.family.magnitude
+        return None if function is None else function(**self._family_tensors(tensors), **self.attributes())
+
+    def apply_epilogue(
+        self, v: torch.Tensor, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, float]
+    ) -> torch.Tensor:
+        """The epilogue chain on ``v``, in its own dtype."""
+        shape = [1] * v.dim()
+        shape[self.operator.family.channel_dim] = -1
+        for step in self.operator.epilogue:
+            arguments: dict[str, Any] = {}
+            for name, value in step.arguments:
+                if isinstance(value, str) and value in self.operator.scalars:
+                    arguments[name] = scalars[value]
+                elif isinstance(value, str):
+                    vector = tensors[value]
+                    assert vector is not None
+                    arguments[name] = vector.to(v.dtype).reshape(shape)
+                else:
+                    arguments[name] = value
+            v = POINTWISE[step.op].reference(v, **arguments)
+        return v
+
+    def reference(
+        self, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, float] | None = None
+    ) -> torch.Tensor:
+        """The whole operator in PyTorch, on the tensors' own dtype."""
+        return self.apply_epilogue(self.linear_reference(tensors), tensors, self.scalars if scalars is None else scalars)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON; ``Catalogue.problem_from_dict`` is the inverse."""
+        return {
+            "operator": self.operator.name,
+            "dims": dict(self.dims),
+            "dtype": self.dtype.name,
+            "absent": list(self.absent),
+            "scalars": dict(self.scalars),
+            "workload": self.workload,
+        }
+
+
+def make_problem(
+    operator: Operator,
+    workload: str,
+    shape: Mapping[str, int] | None = None,
+    dtype: str = "fp32",
+    scalars: Mapping[str, float] | None = None,
+) -> Problem:
+    """The operator at a named workload, with some fields overridden.
+
+    Args:
+        shape: words of ``shape_words``; aliases and pairs set several values at once; ``bias=0`` leaves the bias out.
+
+    Raises:
+        UnknownName: no such workload, shape word or dtype.
+        InputError: a size is missing, out of range, or the family refuses the combination.
+    """
+    if workload not in operator.workloads:
+        raise UnknownName(f"workload of {operator.name}", workload, list(operator.workloads))
+    overrides = dict(shape or {})
+    words = shape_words(operator.family)
+    for word in overrides:
+        if word not in words:
+            raise UnknownName(f"shape field of {operator.name}", word, words)
+    dims: dict[str, int] = {}
+    absent: list[str] = []
+    for attribute in operator.family.attributes:
+        dims.update(dict.fromkeys(attribute.value_names, attribute.default))
+    for given in (operator.workloads[workload], overrides):
+        for word, value in given.items():
+            _assign(operator, word, value, dims, absent)
+    name = workload + ("+" if overrides else "")
+    values = {**operator.scalars, **(scalars or {})}
+    return _checked(Problem(operator, dims, dtype_named(dtype), tuple(sorted(absent)), values, name))
+
+
+def problem_from_parts(operator: Operator, data: Mapping[str, Any]) -> Problem:
+    """The inverse of ``Problem.to_dict`` once the operator was looked up."""
+    parts = (dtype_named(data["dtype"]), tuple(data["absent"]), data["scalars"], data["workload"])
+    return _checked(Problem(operator, data["dims"], *parts))
+
+
+def _assign(operator: Operator, word: str, value: Any, dims: dict[str, int], absent: list[str]) -> None:
+    family = operator.family
+    optional = {t.name for t in family.tensors if t.optional}
+    if word in optional:
+        if value not in (0, 1, True, False):
+            raise InputError(f"{operator.name}: {word}={value!r}; it must be 1 (given) or 0 (left out)")
+        absent[:] = [n for n in absent if n != word] + ([] if value else [word])
+        return
+    pairs = {a.name: a.value_names for a in family.attributes}
+    targets = family.aliases.get(word) or pairs.get(word) or (word,)
+    numbers = list(value) if isinstance(value, list) else [value] * len(targets)
+    if len(numbers) != len(targets):
+        raise InputError(f"{operator.name}: {word}={value!r}; expected one number or {len(targets)}")
+    for name, number in zip(targets, numbers, strict=True):
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InputError(f"{operator.name}: {name}={number!r}; it must be a whole number")
+        dims[name] = number
+
+
+def _checked(problem: Problem) -> Problem:
+    operator, family = problem.operator, problem.operator.family
+    minimums = dict.fromkeys(family.sizes, 1)
+    for attribute in family.attributes:
+        minimums.update(dict.fromkeys(attribute.value_names, attribute.minimum))
+    for name, low in minimums.items():
+        if name not in problem.dims:
+            raise InputError(f"{operator.name}: the workload gives no {name}")
+        value = problem.dims[name]
+        if not low <= value <= MAX_SIZE:
+            raise InputError(f"{operator.name}: {name}={value}; it must be from {low} to {MAX_SIZE}")
+    for rule in family.rules:
+        if not rule.require.evaluate(problem.values):
+            raise InputError(f"{operator.name}: {rule.reason.format_map(problem.values)}")
+    for tensor in (*problem.tensors, problem.output):
+        if _elements(tensor.shape) > 2**40:
+            raise InputError(f"{operator.name}: tensor {tensor.name} {list(tensor.shape)} has more than 2**40 elements")
+    return problem
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A space: the tunable parameters of one template on one kind of target, and which combinations are legal.
+
+Legality is decided by expressions alone, before anything is compiled; each refusal carries a reason with the numbers.
+The same declaration gives the launch geometry, so that tuner and frozen extension cannot disagree about it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from . import declare
+from .errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
+from .expr import Expr, Value, evaluate_int, parse
+from .family import Rule, parse_rules
+from .problem import Problem
+from .target import Target
+
+MAX_CARTESIAN = 5_000_000
+_LAUNCH = {
+    "cuda": (("grid", "block", "shared_bytes"), ("workspace_bytes",)),
+    "cpu": (("units", "grain"), ("workspace_bytes",)),
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tunable: its legal values in the order written, and one line of help."""
+
+    name: str
+    values: tuple[int | str, ...]
+    help: str
+
+
+class Config(Mapping[str, "int | str"]):
+    """One choice for every parameter of a space: an immutable, hashable mapping in the space's order."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, int | str]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, name: str) -> int | str:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._items.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self._items) == dict(other)
+
+    def __repr__(self) -> str:
+        return f"Config({self.key})"
+
+    @property
+    def key(self) -> str:
+        """``TILE_X=32,TILE_Y=8,...``"""
+        return ",".join(f"{name}={value}" for name, value in self._items.items())
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Evaluated launch geometry.
+
+    Attributes:
+        grid, block, shared_bytes: CUDA: blocks, threads a block, dynamic shared memory.
+        units, grain: cpu: work units, and the least number of them a thread takes.
+        workspace_bytes: scratch memory of the call; 0 for none.
+    """
+
+    grid: int = 0
+    block: int = 0
+    shared_bytes: int = 0
+    units: int = 0
+    grain: int = 1
+    workspace_bytes: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        """Plain JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Space:
+    """A declared space. See ``templates/conv2d/space.direct.cuda.yaml``.
+
+    Attributes:
+        template: the template's name (``direct``).
+        kind: target kind, ``cuda`` or ``cpu``.
+        archs: architectures that the template supports.
+        file: the Jinja file.
+        derived: values computed from parameters, problem and target, in order; visible to the template.
+        launch_exprs: the launch geometry, as expressions that may also read the run-time sizes.
+    """
+
+    family: str
+    template: str
+    kind: str
+    archs: tuple[str, ...]
+    file: Path
+    parameters: tuple[Parameter, ...]
+    derived: Mapping[str, Expr] = field(hash=False)
+    constraints: tuple[Rule, ...] = ()
+    default: Config = field(default_factory=lambda: Config({}))
+    launch_exprs: Mapping[str, Expr] = field(default_factory=dict, hash=False)
+
+    @property
+    def name(self) -> str:
+        """``conv2d/direct/cuda``"""
+        return f"{self.family}/{self.template}/{self.kind}"
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        """The parameters by name."""
+        return {p.name: p for p in self.parameters}
+
+    def config(self, given: Mapping[str, int | str]) -> Config:
+        """A complete config: the default with ``given`` over it, in the space's order.
+
+        Raises:
+            UnknownName: no such parameter.
+            InputError: a value that the parameter does not list.
+        """
+        merged: dict[str, int | str] = {p.name: self.default[p.name] for p in self.parameters}
+        for name, value in given.items():
+            if name not in self.by_name:
+                raise UnknownName(f"parameter of template {self.name}", name, list(self.by_name))
+            values = self.by_name[name].values
+            if value not in values:
+                raise InputError(f"{name}={value} is not a value of template {self.name}; it has {list(values)}")
+            merged[name] = value
+        return Config(merged)
+
+    def environment(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> dict[str, Value]:
+        """Everything an expression of this space may read, derived values included.
+
+        Raises:
+            DeclarationError: a derived expression fails.
+        """
+        env: dict[str, Value] = {**target.attributes, **problem.values, **config}
+        for name, expression in self.derived.items():
+            env[name] = expression.evaluate(env)
+        return env
+
+    def check(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> str | None:
+        """Why ``config`` is not legal there; None when it is. Pure: nothing is compiled."""
+        if target.kind != self.kind:
+            return f"template {self.name} is for {self.kind}, not {target.kind}"
+        if target.arch not in self.archs:
+            return f"template {self.name} supports {', '.join(self.archs)}, not {target.arch}"
+        return self._broken_rule(self.environment(problem, config, target))
+
+    def _broken_rule(self, env: Mapping[str, Value]) -> str | None:
+        for rule in self.constraints:
+            if not rule.require.evaluate(env):
+                return f"{rule.reason.format_map(env)} (requires {rule.require.text})"
+        return None
+
+    def require(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> None:
+        """``check`` that raises.
+
+        Raises:
+            InfeasibleConfig: with the reason.
+        """
+        reason = self.check(problem, config, target)
+        if reason is not None:
+            raise InfeasibleConfig(f"infeasible config of {self.name}: {reason}")
+
+    @cached_property
+    def size(self) -> int:
+        """Combinations before any constraint."""
+        count = 1
+        for parameter in self.parameters:
+            count *= len(parameter.values)
+        return count
+
+    def feasible(self, problem: Problem, target: Target) -> list[Config]:
+        """Every legal config, in the order of the declared values (last parameter fastest)."""
+        names = [p.name for p in self.parameters]
+        combinations = itertools.product(*(p.values for p in self.parameters))
+        configs = (Config(dict(zip(names, values, strict=True))) for values in combinations)
+        return [c for c in configs if self.check(problem, c, target) is None]
+
+    def launch(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> Launch:
+        """The launch geometry at the problem's shape.
+
+        Raises:
+            DeclarationError: an expression fails or is not an integer.
+        """
+        env = self.environment(problem, config, target)
+        return Launch(**{name: evaluate_int(e.text, env) for name, e in self.launch_exprs.items()})
+
+
+def load_space(path: Path, family: str) -> Space:
+    """Reads ``space.<template>.<target>.yaml``.
+
+    Raises:
+        DeclarationError: it is malformed; the message names the part.
+    """
+    where = f"{family}/{path.name}"
+    required = ("template", "target", "archs", "file", "parameters", "default", "launch")
+    doc = declare.check_keys(declare.load_mapping(path), where, required, ("derived", "constraints"))
+    kind = doc["target"]
+    if kind not in _LAUNCH:
+        raise DeclarationError(f"{where}: target {kind!r}; it must be cuda or cpu")
+    must, may = _LAUNCH[kind]
+    launch = declare.check_keys(doc["launch"], f"{where}: launch", must, may)
+    parameters = tuple(
+        _parameter(n, v, f"{where}: parameters.{n}") for n, v in declare.check_named(doc["parameters"], where).items()
+    )
+    file = path.parent / declare.check_text(doc["file"], f"{where}: file")
+    if file.parent != path.parent or not file.is_file():
+        raise DeclarationError(f"{where}: file {doc['file']!r} does not stand beside it")
+    space = Space(
+        family=family,
+        template=declare.check_identifier(doc["template"], where),
+        kind=kind,
+        archs=tuple(declare.check_text(a, f"{where}: archs") for a in declare.check_list(doc["archs"], where)),
+        file=file,
+        parameters=parameters,
+        derived={n: parse(v) for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()},
+        constraints=parse_rules(doc.get("constraints", []), f"{where}: constraints"),
+        launch_exprs={n: parse(str(v)) for n, v in launch.items()},
+    )
+    if space.size > MAX_CARTESIAN:
+        raise DeclarationError(f"{where}: {space.size} combinations; at most {MAX_CARTESIAN} can be enumerated")
+    default = _default(doc["default"], space, f"{where}: default")
+    object.__setattr__(space, "default", default)
+    return space
+
+
+def _parameter(name: str, value: Any, where: str) -> Parameter:
+    entry = declare.check_keys(value, where, ("values", "help"))
+    values = declare.check_list(entry["values"], f"{where}: values")
+    for item in values:
+        if isinstance(item, bool) or not isinstance(item, int | str):
+            raise DeclarationError(f"{where}: value {item!r} is neither a whole number nor a word")
+        if isinstance(item, str):
+            declare.check_identifier(item, where)
+    if len(set(values)) != len(values):
+        raise DeclarationError(f"{where}: a value stands twice in {values}")
+    return Parameter(name, tuple(values), declare.check_text(entry["help"], f"{where}: help"))
+
+
+def _default(value: Any, space: Space, where: str) -> Config:
+    given = declare.check_keys(value, where, list(space.by_name))
+    for name, choice in given.items():
+        if choice not in space.by_name[name].values:
+            raise DeclarationError(f"{where}: {name}={choice!r} is none of {list(space.by_name[name].values)}")
+    return Config({name: given[name] for name in space.by_name})
