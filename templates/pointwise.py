@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pointwise operations of an epilogue chain: for each, its PyTorch reference and its C expression.
 
-The expression is written on `float v` and the operation's parameters with the functions of <math.h>, so one text
-serves C++ and CUDA. Two rules shape the expressions:
+The expression is written on `float v` and the operation's parameters with the functions of <math.h>, so
+one text serves C++ and CUDA. Two rules shape the expressions:
 
-* NaN, infinities, signed zeros and values near the ends of the float range go where PyTorch's reference sends them.
-  So comparisons are ordered such that a NaN falls through, and `fminf` and `fmaxf`, which drop NaN, are not used.
-* The result is good to a few units in the last place of the exact value, in the tails too, because kernels are judged
-  against float64. So no form that cancels: `1 + erf(u)` has no correct digit left at u = -4, `erfc(-u)` has all.
-  And exp(-|v|) is applied as the square of h = exp(-|v| / 2) where it multiplies v: the product may be a normal
-  number although exp(-|v|) alone is denormal.
+* NaN, infinities, signed zeros and values near the ends of the float range go where PyTorch's reference
+  sends them. So comparisons are ordered such that a NaN falls through, and `fminf` and `fmaxf`, which
+  drop NaN, are not used.
+* The result is good to a few units in the last place of the exact value, in the tails too, because
+  kernels are judged against float64. So no form that cancels: `1 + erf(u)` has no correct digit left at
+  u = -4, `erfc(-u)` has all. And exp(-|v|) is applied as the square of h = exp(-|v| / 2) where it
+  multiplies v: the product may be a normal number although exp(-|v|) alone is denormal.
 
-This file imports nothing but the standard library, and torch when a reference is called: frozen packages carry a copy.
+This file imports nothing but the standard library, and torch when a reference is called: frozen packages
+carry a copy.
 """
 
 from __future__ import annotations
@@ -28,37 +30,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """One argument of a pointwise operation.
-
-    Attributes:
-        name: As in PyTorch, and in the expression.
-        default: Its value when the chain gives none; None where the chain must give one.
-        channel: Whether it may be a vector with one value a channel instead of a scalar.
-    """
-
-    name: str
-    default: float | None = None
-    channel: bool = False
-
-
-@dataclass(frozen=True)
 class PointwiseOp:
     """A function of one value that may follow a linear operator.
 
     Attributes:
         name: What an operator's chain calls it.
-        parameters: Its arguments, in PyTorch's order.
-        reference: `reference(v, **parameters)` in PyTorch, on tensors of any floating dtype; a parameter is a number
-            or a tensor that broadcasts against v.
+        parameters: Its arguments by name, in PyTorch's order; the value is the default, None where the chain
+            must give one.
+        reference: `reference(v, **parameters)` in PyTorch, on tensors of any floating dtype; a parameter
+            is a number or a tensor that broadcasts against v.
         expression: A C expression of type float in `v` and the parameters' names (all float).
+        channel_parameters: Those that may be a vector with one value a channel instead of a scalar.
         cuda_expression: Used instead on CUDA where it was measured faster.
     """
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: Mapping[str, float | None]
     reference: Reference
     expression: str
+    channel_parameters: tuple[str, ...] = ()
     cuda_expression: str | None = None
 
     def expression_for(self, kind: str) -> str:
@@ -77,7 +67,9 @@ def _functional(name: str, **fixed: Any) -> Reference:
     return reference
 
 
-_VALUE = (Parameter("value", channel=True),)
+def _binary(name: str, reference: Reference, expression: str) -> PointwiseOp:
+    """An operation with one argument `value`, a scalar or one value a channel."""
+    return PointwiseOp(name, {"value": None}, reference, expression, channel_parameters=("value",))
 
 
 def _at_least(v: str, bound: str) -> str:
@@ -95,7 +87,7 @@ def _times_sigmoid(u: str) -> str:
 
 
 def _mish() -> str:
-    # tanh(log1p(e)) = n / (n + 2) with n = e * (e + 2), e = exp(v) = h * h; it is 1 in float from v = 20 on.
+    # tanh(log1p(e)) = n / (n + 2) with n = e * (e + 2), e = exp(v) = h * h; it is 1 in float for v >= 20.
     h = "expf(0.5f * v)"
     return f"v > 20.0f ? v : v * {h} * ({h} * ({h} * {h} + 2.0f)) / ({h} * {h} * ({h} * {h} + 2.0f) + 2.0f)"
 
@@ -103,55 +95,54 @@ def _mish() -> str:
 _RELU6_OF_V_PLUS_3 = "(v + 3.0f < 0.0f ? 0.0f : v + 3.0f > 6.0f ? 6.0f : v + 3.0f)"
 
 _OPS = (
-    # name, parameters, reference, expression
-    PointwiseOp("add", _VALUE, lambda v, value: v + value, "v + value"),
-    PointwiseOp("sub", _VALUE, lambda v, value: v - value, "v - value"),
-    PointwiseOp("mul", _VALUE, lambda v, value: v * value, "v * value"),
-    PointwiseOp("div", _VALUE, lambda v, value: v / value, "v / value"),
-    PointwiseOp("min", _VALUE, lambda v, value: v.clamp(max=value), _at_most("v", "value")),
-    PointwiseOp("max", _VALUE, lambda v, value: v.clamp(min=value), _at_least("v", "value")),
+    _binary("add", lambda v, value: v + value, "v + value"),
+    _binary("sub", lambda v, value: v - value, "v - value"),
+    _binary("mul", lambda v, value: v * value, "v * value"),
+    _binary("div", lambda v, value: v / value, "v / value"),
+    _binary("min", lambda v, value: v.clamp(max=value), _at_most("v", "value")),
+    _binary("max", lambda v, value: v.clamp(min=value), _at_least("v", "value")),
     PointwiseOp(
         "clamp",
-        (Parameter("min"), Parameter("max")),
+        {"min": None, "max": None},
         lambda v, min, max: v.clamp(min, max),
         _at_most(_at_least("v", "min"), "max"),
     ),
     PointwiseOp(
         "hardtanh",
-        (Parameter("min_val", -1.0), Parameter("max_val", 1.0)),
+        {"min_val": -1.0, "max_val": 1.0},
         _functional("hardtanh"),
         _at_most(_at_least("v", "min_val"), "max_val"),
     ),
-    PointwiseOp("relu", (), _functional("relu"), "v < 0.0f ? 0.0f : v"),
+    PointwiseOp("relu", {}, _functional("relu"), "v < 0.0f ? 0.0f : v"),
     PointwiseOp(
         "leaky_relu",
-        (Parameter("negative_slope", 0.01),),
+        {"negative_slope": 0.01},
         _functional("leaky_relu"),
         "v > 0.0f ? v : v * negative_slope",
     ),
-    PointwiseOp("elu", (Parameter("alpha", 1.0),), _functional("elu"), "v > 0.0f ? v : alpha * expm1f(v)"),
-    PointwiseOp("gelu", (), _functional("gelu"), "0.5f * v * erfcf(-0.707106781186547524f * v)"),
+    PointwiseOp("elu", {"alpha": 1.0}, _functional("elu"), "v > 0.0f ? v : alpha * expm1f(v)"),
+    PointwiseOp("gelu", {}, _functional("gelu"), "0.5f * v * erfcf(-0.707106781186547524f * v)"),
     PointwiseOp(
         "gelu_tanh",
-        (),
+        {},
         _functional("gelu", approximate="tanh"),
         # 0.5 * (1 + tanh(u)) = sigmoid(2 * u); the factors are 2 * sqrt(2 / pi) and 0.044715 times it.
         _times_sigmoid("(v * (1.59576912160573071f + 0.0713548162726002527f * v * v))"),
     ),
-    PointwiseOp("silu", (), _functional("silu"), _times_sigmoid("v")),
-    PointwiseOp("mish", (), _functional("mish"), _mish()),
-    PointwiseOp("hardswish", (), _functional("hardswish"), f"v * ({_RELU6_OF_V_PLUS_3} / 6.0f)"),
-    PointwiseOp("hardsigmoid", (), _functional("hardsigmoid"), f"{_RELU6_OF_V_PLUS_3} / 6.0f"),
+    PointwiseOp("silu", {}, _functional("silu"), _times_sigmoid("v")),
+    PointwiseOp("mish", {}, _functional("mish"), _mish()),
+    PointwiseOp("hardswish", {}, _functional("hardswish"), f"v * ({_RELU6_OF_V_PLUS_3} / 6.0f)"),
+    PointwiseOp("hardsigmoid", {}, _functional("hardsigmoid"), f"{_RELU6_OF_V_PLUS_3} / 6.0f"),
     PointwiseOp(
         "sigmoid",
-        (),
+        {},
         lambda v: v.sigmoid(),
         "(v < 0.0f ? expf(-fabsf(v)) : 1.0f) / (1.0f + expf(-fabsf(v)))",
     ),
-    PointwiseOp("tanh", (), lambda v: v.tanh(), "tanhf(v)"),
+    PointwiseOp("tanh", {}, lambda v: v.tanh(), "tanhf(v)"),
     PointwiseOp(
         "softplus",
-        (Parameter("beta", 1.0), Parameter("threshold", 20.0)),
+        {"beta": 1.0, "threshold": 20.0},
         _functional("softplus"),
         "v * beta > threshold ? v : log1pf(expf(v * beta)) / beta",
     ),
