@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``coldforge list``: what is declared, and how large each feasible space is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ...codegen.catalogue import Catalogue
+from ...codegen.errors import InputError
+from ...codegen.operator import Operator
+from ...codegen.problem import make_problem
+from ...codegen.space import Space
+from ...codegen.target import Target, cpu_target, cuda_target, detect
+from . import options
+from .output import print_json
+
+
+@click.command("list")
+@options.templates_option
+@options.json_option
+def command(templates: str | None, as_json: bool) -> None:
+    """List operators, families, targets, templates, parameters and the size of each feasible space."""
+    catalogue = options.catalogue_from_option(templates)
+    targets = {"cuda": _cuda(), "cpu": cpu_target()}
+    rows = [_describe(catalogue, operator, targets) for _, operator in sorted(catalogue.operators.items())]
+    if as_json:
+        print_json({"operators": rows, "targets": {kind: target.to_dict() for kind, target in targets.items()}})
+    else:
+        _print_tables(rows, targets)
+
+
+def _cuda() -> Target:
+    found = detect("auto")
+    return found if found.kind == "cuda" else cuda_target("sm_90")
+
+
+def _describe(catalogue: Catalogue, operator: Operator, targets: dict[str, Target]) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    for kind, target in targets.items():
+        spaces = [s for s in catalogue.spaces(operator, kind) if target.arch in s.archs]
+        counts = {s.template: _feasible(operator, s, target) for s in spaces}
+        described[kind] = {
+            "arch": target.arch,
+            "templates": [s.template for s in spaces],
+            "feasible_configs": sum(counts.values()),
+            "feasible_by_template": counts,
+            "parameters": {s.template: {p.name: list(p.values) for p in s.parameters} for s in spaces},
+        }
+    return {
+        "name": operator.name,
+        "summary": operator.summary,
+        "family": operator.family.name,
+        "workloads": list(operator.workloads),
+        "targets": described,
+    }
+
+
+def _feasible(operator: Operator, space: Space, target: Target) -> int:
+    """Feasible configs at the target's default workload (the first declared one where that is missing)."""
+    workload = options.DEFAULT_WORKLOADS[target.kind]
+    if workload not in operator.workloads:
+        workload = next(iter(operator.workloads))
+    try:
+        return len(space.feasible(make_problem(operator, workload), target))
+    except InputError:
+        return 0
+
+
+def _print_tables(rows: list[dict[str, Any]], targets: dict[str, Target]) -> None:
+    console = Console()
+    table = Table("operator", "family", "target", "templates", "feasible configs", "workloads")
+    for row in rows:
+        for kind, described in row["targets"].items():
+            arch = targets[kind].arch
+            templates = ", ".join(described["templates"]) or "none"
+            first = [row["name"], row["family"]] if kind == "cuda" else ["", ""]
+            last = ", ".join(row["workloads"]) if kind == "cuda" else ""
+            table.add_row(*first, f"{kind} {arch}", templates, str(described["feasible_configs"]), last)
+    console.print(table)
+    seen: set[tuple[str, str, str]] = set()
+    for row in rows:
+        for kind, described in row["targets"].items():
+            for template, parameters in described["parameters"].items():
+                if (row["family"], template, kind) in seen:
+                    continue
+                seen.add((row["family"], template, kind))
+                console.print(f"[bold]{row['family']}/{template}/{kind}[/bold]")
+                for name, values in parameters.items():
+                    console.print(f"  {name}: {', '.join(map(str, values))}", highlight=False)

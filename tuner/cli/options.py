@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Option types and option groups that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...codegen.catalogue import Catalogue, catalogue
+from ...codegen.errors import InputError
+from ...codegen.operator import Operator
+from ...codegen.problem import Problem, make_problem
+
+DEFAULT_WORKLOADS = {"cuda": "seed", "cpu": "small"}
+
+
+def parse_shape(text: str | None) -> dict[str, int]:
+    """``N=1,H=32`` as a mapping.
+
+    Raises:
+        InputError: a part is not NAME=INTEGER, or a name stands twice.
+    """
+    shape: dict[str, int] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, equals, value = part.strip().partition("=")
+        digits = value.strip().removeprefix("-")
+        if not equals or not name.strip() or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+            raise InputError(f"--shape {part.strip()!r}: expected NAME=INTEGER, as in --shape N=1,H=32")
+        if name.strip() in shape:
+            raise InputError(f"--shape gives {name.strip()} twice")
+        shape[name.strip()] = int(value)
+    return shape
+
+
+def parse_settings(items: tuple[str, ...]) -> dict[str, int | str]:
+    """``--set NAME=VALUE`` items as a mapping; a whole number becomes an int.
+
+    Raises:
+        InputError: an item is not NAME=VALUE, or a name stands twice.
+    """
+    chosen: dict[str, int | str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name or not value:
+            raise InputError(f"--set {item!r}: expected NAME=VALUE, as in --set TILE_X=32")
+        if name in chosen:
+            raise InputError(f"--set gives {name} twice")
+        digits = value.removeprefix("-")
+        chosen[name] = int(value) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else value
+    return chosen
+
+
+def problem_from_options(
+    operator: Operator, kind: str, workload: str | None, shape: str | None, dtype: str
+) -> Problem:
+    """The problem that ``--workload``, ``--shape`` and ``--dtype`` describe; the default workload depends on the target kind."""
+    return make_problem(operator, workload or DEFAULT_WORKLOADS[kind], parse_shape(shape), dtype)
+
+
+def catalogue_from_option(templates: str | None) -> Catalogue:
+    """The declarations, with the folder of ``--templates`` if one was given."""
+    return catalogue(*([Path(templates).absolute()] if templates else []))
+
+
+def target_option(*choices: str, default: str) -> Callable[[Any], Any]:
+    """``--target`` with the given words."""
+    return click.option("--target", type=click.Choice(choices), default=default, show_default=True, help="Kind of device.")
+
+
+workload_option = click.option("--workload", metavar="W", help="Named workload [default: seed on cuda, small on cpu].")
+shape_option = click.option("--shape", metavar="N=1,H=32", help="Override fields of the workload.")
+dtype_option = click.option("--dtype", default="fp32", show_default=True, metavar="D", help="Type of the tensors: fp32, fp16, bf16.")
+template_option = click.option("--template", metavar="T", help="Only this template.")
+templates_option = click.option("--templates", metavar="DIR", help="A folder with further declarations.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
