@@ -82,14 +82,16 @@ def _at_most(v: str, bound: str) -> str:
 
 def _times_sigmoid(u: str) -> str:
     """v * sigmoid(u) for a u that has the sign of v."""
-    h = f"expf(-0.5f * fabsf({u}))"
-    return f"(v < 0.0f ? v * {h} * {h} : v) / (1.0f + {h} * {h})"
+    function = "[](float v, float h) { return (v < 0.0f ? v * h * h : v) / (1.0f + h * h); }"
+    return f"{function}(v, expf(-0.5f * fabsf({u})))"
 
 
 def _mish() -> str:
     # tanh(log1p(e)) = n / (n + 2) with n = e * (e + 2), e = exp(v) = h * h; it is 1 in float for v >= 20.
-    h = "expf(0.5f * v)"
-    return f"v > 20.0f ? v : v * {h} * ({h} * ({h} * {h} + 2.0f)) / ({h} * {h} * ({h} * {h} + 2.0f) + 2.0f)"
+    function = (
+        "[](float v, float h) { return v * h * (h * (h * h + 2.0f)) / (h * h * (h * h + 2.0f) + 2.0f); }"
+    )
+    return f"v > 20.0f ? v : {function}(v, expf(0.5f * v))"
 
 
 _RELU6_OF_V_PLUS_3 = "(v + 3.0f < 0.0f ? 0.0f : v + 3.0f > 6.0f ? 6.0f : v + 3.0f)"
@@ -127,7 +129,7 @@ _OPS = (
         {},
         _functional("gelu", approximate="tanh"),
         # 0.5 * (1 + tanh(u)) = sigmoid(2 * u); the factors are 2 * sqrt(2 / pi) and 0.044715 times it.
-        _times_sigmoid("(v * (1.59576912160573071f + 0.0713548162726002527f * v * v))"),
+        _times_sigmoid("v * (1.59576912160573071f + 0.0713548162726002527f * v * v)"),
     ),
     PointwiseOp("silu", {}, _functional("silu"), _times_sigmoid("v")),
     PointwiseOp("mish", {}, _functional("mish"), _mish()),
