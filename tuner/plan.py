@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one study tunes, resolved and checked: problem, target, templates, and the inputs that name the
+study.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ..codegen.catalogue import Catalogue
+from ..codegen.errors import InfeasibleConfig
+from ..codegen.problem import Problem
+from ..codegen.render import INCLUDE_FOLDER, KernelSource, render
+from ..codegen.space import Config, Launch, Space
+from ..codegen.target import Target
+from .identity import StudyInputs, digest_of
+from .search import FeasibleSet, Point
+
+_HEADER = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"(coldforge/[^"]+)"', re.MULTILINE)
+_JINJA = re.compile(r"{%-?\s*(?:import|from|include|extends)\s+[\"']([^\"']+)[\"']")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What turns sources into measured kernels, besides the sources.
+
+    Attributes:
+        compiler: name and version.
+        flags: compile flags.
+        driver: the device driver's version; empty where there is none.
+        verification: version of the verification inputs and bounds.
+    """
+
+    compiler: str
+    flags: tuple[str, ...]
+    driver: str
+    verification: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One study's subject.
+
+    Attributes:
+        spaces: template name -> its space; all templates that support the target, or the one asked for.
+        toolchain: how variants are compiled and judged.
+    """
+
+    problem: Problem
+    precision: str
+    target: Target
+    spaces: dict[str, Space]
+    toolchain: Toolchain
+
+    def config(self, point: Point) -> Config:
+        """The point's config as codegen takes it."""
+        return Config(point.config)
+
+    def source(self, point: Point) -> KernelSource:
+        """The point's source text."""
+        return render(self.spaces[point.template], self.problem, self.config(point), self.target)
+
+    def launch(self, point: Point) -> Launch:
+        """The point's launch geometry at the workload's shape."""
+        return self.spaces[point.template].launch(self.problem, self.config(point), self.target)
+
+    @cached_property
+    def defaults(self) -> dict[str, Config]:
+        """Template -> its default config, where that is legal for this problem and target."""
+        return {
+            name: space.default
+            for name, space in self.spaces.items()
+            if space.check(self.problem, space.default, self.target) is None
+        }
+
+    def feasible(self) -> FeasibleSet:
+        """All legal points of all templates, enumerated anew.
+
+        Raises:
+            InfeasibleConfig: there is none.
+        """
+        configs = {name: space.feasible(self.problem, self.target) for name, space in self.spaces.items()}
+        if not any(configs.values()):
+            reasons = [
+                space.check(self.problem, space.default, self.target) for space in self.spaces.values()
+            ]
+            reason = next((r for r in reasons if r), "every combination is refused")
+            raise InfeasibleConfig(
+                f"{self.problem.operator.name}: no config is legal here; for the default: {reason}"
+            )
+        return FeasibleSet(configs, self.defaults)
+
+    def inputs(self) -> StudyInputs:
+        """The inputs that name the study."""
+        problem = self.problem
+        return StudyInputs(
+            operator=problem.operator.name,
+            workload=problem.workload,
+            operator_digest=problem.operator.digest,
+            problem=problem.to_dict(),
+            precision=self.precision,
+            target=self.target.to_dict(),
+            spaces={name: space_digest(space) for name, space in self.spaces.items()},
+            sources=self._sources(),
+            compiler=self.toolchain.compiler,
+            flags=self.toolchain.flags,
+            driver=self.toolchain.driver,
+            verification=self.toolchain.verification,
+        )
+
+    def _sources(self) -> dict[str, str]:
+        texts = source_texts(self.spaces.values())
+        digests = {f"{path.parent.name}/{path.name}": _digest(text) for path, text in texts.items()}
+        for name, config in self.defaults.items():
+            # One whole rendering stands for the code that renders: context, argument struct, epilogue
+            # expressions. Constants come in the order of the YAML, which does not matter, and the banner
+            # holds descriptions: so the lines are sorted and the comments left out.
+            lines = self.source(Point(name, config)).text.splitlines()
+            digests[f"{name}:default"] = _digest(
+                "\n".join(sorted(x for x in lines if not x.startswith("//")))
+            )
+        return digests
+
+
+def plan_study(
+    catalogue: Catalogue,
+    problem: Problem,
+    precision: str,
+    target: Target,
+    toolchain: Toolchain,
+    template: str | None = None,
+) -> Plan:
+    """Resolves the templates of a study.
+
+    Args:
+        template: the only template to tune; all that support the target when not given.
+
+    Raises:
+        UnknownName: no such template, or none supports the target's architecture.
+    """
+    spaces = [s for s in catalogue.spaces(problem.operator, target.kind, template) if target.arch in s.archs]
+    if not spaces:
+        spaces = [catalogue.space(problem.operator, target, template)]
+    return Plan(problem, precision, target, {space.template: space for space in spaces}, toolchain)
+
+
+def space_digest(space: Space) -> str:
+    """SHA-256 (hex) of what a space declares; help texts and the order of its mappings do not matter."""
+    return digest_of(
+        {
+            "kind": space.kind,
+            "file": space.file.name,
+            "archs": sorted(space.archs),
+            "parameters": {
+                parameter.name: sorted(map(repr, parameter.values)) for parameter in space.parameters
+            },
+            "derived": {name: expression.text for name, expression in space.derived.items()},
+            "constraints": sorted(rule.require.text for rule in space.constraints),
+            "default": dict(space.default),
+            "launch": {name: expression.text for name, expression in space.launch_exprs.items()},
+        }
+    )
+
+
+def source_texts(spaces: Iterable[Space]) -> dict[Path, str]:
+    """Every template, macro file and header that the spaces' variants are made of: path -> text."""
+    found: dict[Path, str] = {}
+    waiting = [space.file for space in spaces]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8")
+        found[path] = text
+        waiting += [INCLUDE_FOLDER / name for name in _HEADER.findall(text)]
+        for name in _JINJA.findall(text):
+            waiting += [path.parent / name, INCLUDE_FOLDER / name]
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

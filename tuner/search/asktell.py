@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask and tell over the feasible set: the one interface between the tuning loop and any sampler.
+
+The sampler works on an in-memory study that is rebuilt from the stored trials at start; nothing here
+touches storage, compilers or devices. What a sampler suggests is snapped to an unseen feasible point, and
+that point is what it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from .feasible import TEMPLATE, FeasibleSet, Params
+from .samplers import SamplerFactory
+
+
+class Search:
+    """Suggests points of a feasible set, each once.
+
+    Attributes:
+        feasible: the set; its mask is updated by every ask.
+    """
+
+    def __init__(
+        self, feasible: FeasibleSet, factory: SamplerFactory, stored: Iterable[FrozenTrial], seed: int
+    ) -> None:
+        """Rebuilds the sampler's study.
+
+        Args:
+            feasible: the enumerated set.
+            factory: makes the sampler.
+            stored: the finished trials of the study so far.
+            seed: the run's seed. The draws depend on it and on the number of stored trials, so that a
+                resumed run does not repeat itself.
+        """
+        self.feasible = feasible
+        trials = list(stored)
+        streams = np.random.SeedSequence([seed, len(trials)]).spawn(2)
+        self._rng = np.random.default_rng(streams[0])
+        sampler = factory(feasible, int(streams[1].generate_state(1)[0]))
+        self._study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), sampler=sampler)
+        self._pending: dict[int, int] = {}
+        for trial in trials:
+            index = feasible.index_of(trial.params)
+            if index is not None:
+                feasible.unseen[index] = False
+        self._study.add_trials(trials)
+
+    def ask(self, count: int) -> list[int]:
+        """Up to ``count`` unseen points, by index; fewer when the space runs out, none when it is exhausted.
+
+        The default config of each template comes first. Every point must be given to `tell` or `withdraw`
+        later.
+        """
+        chosen: list[int] = []
+        for index in self.feasible.defaults:
+            if len(chosen) < count and self.feasible.unseen[index]:
+                self._await(index)
+                chosen.append(index)
+        while len(chosen) < count and not self.feasible.exhausted:
+            chosen.append(self._ask_sampler())
+        return chosen
+
+    def tell(self, index: int, time_ms: float | None) -> None:
+        """Reports an asked point: its time, or None for a bad config (which the sampler sees as PRUNED)."""
+        number = self._pending.pop(index)
+        if time_ms is None:
+            self._study.tell(number, state=TrialState.PRUNED)
+        else:
+            self._study.tell(number, time_ms)
+
+    def withdraw(self, index: int) -> None:
+        """Takes back an asked point that will not be tried in this run; it counts as unseen again."""
+        self._study.tell(self._pending.pop(index), state=TrialState.FAIL)
+        self.feasible.unseen[index] = True
+
+    def _ask_sampler(self) -> int:
+        trial = self._study.ask()
+        params = self._suggested(trial)
+        index = self.feasible.index_of(params)
+        if index is not None and self.feasible.unseen[index]:
+            self.feasible.unseen[index] = False
+            self._pending[index] = trial.number
+            return index
+        # An infeasible suggestion teaches the sampler to stay away; a repeat teaches nothing and is ignored
+        # (FAIL is what Optuna's samplers leave out of their data).
+        state = TrialState.PRUNED if index is None else TrialState.FAIL
+        self._study.tell(trial, state=state)
+        nearest = self.feasible.nearest_unseen(params, self._rng)
+        self._await(nearest)
+        return nearest
+
+    def _suggested(self, trial: optuna.Trial) -> Params:
+        distributions = self.feasible.distributions
+        template = str(trial.suggest_categorical(TEMPLATE, distributions[TEMPLATE].choices))
+        params: Params = {TEMPLATE: template}
+        for name in self.feasible.names[template]:
+            value = trial.suggest_categorical(name, distributions[name].choices)
+            assert isinstance(value, int | str)
+            params[name] = value
+        return params
+
+    def _await(self, index: int) -> None:
+        """Adds a RUNNING trial for a point that the sampler did not suggest in these words."""
+        number = len(self._study.get_trials(deepcopy=False))
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params=self.feasible.params(index),
+                distributions=self.feasible.distributions_of(index),
+            )
+        )
+        self.feasible.unseen[index] = False
+        self._pending[index] = number

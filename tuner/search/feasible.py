@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The feasible set of a study, enumerated once, and a mask of what was already tried.
+
+A *point* is a template with one of its configs; the set spans all templates of the study. As a sampler sees
+it, a point is a dict of categorical parameters: ``template`` and the template's own parameters. Templates
+    share a parameter's name
+where it means the same, so the choices of a name are the union over the templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from optuna.distributions import CategoricalDistribution
+
+Value = int | str
+Params = dict[str, Value]
+
+TEMPLATE = "template"
+_ABSENT = -1
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to compile and time.
+
+    Attributes:
+        template: name of the template.
+        config: value of each of its parameters, in the order of its space.
+    """
+
+    template: str
+    config: Mapping[str, Value]
+
+    @property
+    def params(self) -> Params:
+        """The point as the sampler and the storage hold it."""
+        return {TEMPLATE: self.template, **self.config}
+
+    @property
+    def key(self) -> str:
+        """A readable name, unique in the study."""
+        return f"{self.template}:" + ",".join(f"{name}={value}" for name, value in self.config.items())
+
+
+def point_of(params: Mapping[str, Any]) -> Point:
+    """The inverse of `Point.params`."""
+    return Point(str(params[TEMPLATE]), {name: value for name, value in params.items() if name != TEMPLATE})
+
+
+class FeasibleSet:
+    """All points of a study, in a fixed order, each seen or unseen.
+
+    Attributes:
+        points: the points; everything else refers to them by index.
+        distributions: parameter name -> its categorical distribution (the union over the templates).
+        names: template -> its parameter names.
+        unseen: bool array over the points, True for those never suggested.
+        defaults: index of each template's default config, where that is feasible.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, Sequence[Mapping[str, Value]]],
+        defaults: Mapping[str, Mapping[str, Value]] | None = None,
+    ) -> None:
+        """Builds the set.
+
+        Args:
+            configs: template -> its feasible configs, in the order of its space.
+            defaults: template -> its default config.
+        """
+        self.points = [Point(name, dict(config)) for name, found in configs.items() for config in found]
+        self.names = {name: tuple(found[0]) for name, found in configs.items() if found}
+        self.distributions = _distributions(self.points)
+        self._columns = {name: column for column, name in enumerate(self.distributions)}
+        self._codes = self._encode_all()
+        self._index = {codes.tobytes(): index for index, codes in enumerate(self._codes)}
+        self.unseen = np.ones(len(self.points), dtype=bool)
+        wanted = [Point(name, dict(config)) for name, config in (defaults or {}).items()]
+        found = [self.index_of(point.params) for point in wanted]
+        self.defaults = [index for index in found if index is not None]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every point was suggested."""
+        return not self.unseen.any()
+
+    def index_of(self, params: Mapping[str, Any]) -> int | None:
+        """The index of the point with these parameters, or None if they are not feasible."""
+        codes = self._encode(params)
+        return None if codes is None else self._index.get(codes.tobytes())
+
+    def params(self, index: int) -> Params:
+        """The parameters of a point."""
+        return self.points[index].params
+
+    def distributions_of(self, index: int) -> dict[str, CategoricalDistribution]:
+        """The distributions of the parameters that a point has."""
+        return {name: self.distributions[name] for name in self.params(index)}
+
+    def nearest_unseen(self, params: Mapping[str, Any], rng: np.random.Generator) -> int:
+        """The unseen point that differs from ``params`` in the fewest parameters; ties are drawn from
+        ``rng``.
+
+        Args:
+            params: any combination of known values, feasible or not.
+
+        Raises:
+            IndexError: everything was seen.
+        """
+        candidates = np.flatnonzero(self.unseen)
+        if candidates.size == 0:
+            raise IndexError("every feasible config was tried")
+        codes = np.array([self._code(name, params.get(name)) for name in self.distributions], dtype=np.int16)
+        distance = (self._codes[candidates] != codes).sum(axis=1)
+        return int(rng.choice(candidates[distance == distance.min()]))
+
+    def _encode_all(self) -> np.ndarray:
+        codes = np.full((len(self.points), len(self._columns)), _ABSENT, dtype=np.int16)
+        for row, point in enumerate(self.points):
+            for name, value in point.params.items():
+                codes[row, self._columns[name]] = self._code(name, value)
+        return codes
+
+    def _encode(self, params: Mapping[str, Any]) -> np.ndarray | None:
+        codes = np.full(len(self._columns), _ABSENT, dtype=np.int16)
+        for name, value in params.items():
+            code = self._code(name, value)
+            if code == _ABSENT:
+                return None
+            codes[self._columns[name]] = code
+        return codes
+
+    def _code(self, name: str, value: Any) -> int:
+        distribution = self.distributions.get(name)
+        if distribution is None or value not in distribution.choices:
+            return _ABSENT
+        return distribution.choices.index(value)
+
+
+def _distributions(points: Sequence[Point]) -> dict[str, CategoricalDistribution]:
+    choices: dict[str, list[Any]] = {}
+    for point in points:
+        for name, value in point.params.items():
+            known = choices.setdefault(name, [])
+            if value not in known:
+                known.append(value)
+    for values in choices.values():
+        if all(isinstance(value, int) for value in values):
+            values.sort()
+    return {name: CategoricalDistribution(values) for name, values in choices.items()}

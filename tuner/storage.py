@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where studies live: an embedded SQLite file in write-ahead mode, or any database that Optuna takes by
+URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import sqlalchemy.exc
+from optuna.exceptions import OptunaError
+from optuna.storages import BaseStorage, RDBStorage
+from sqlalchemy.engine import make_url
+
+from ..codegen.errors import ColdforgeError, InputError
+
+_BUSY_TIMEOUT_S = 30
+_FIRST_OPEN_ATTEMPTS = 5
+
+
+def default_url(home: Path) -> str:
+    """The URL of the embedded storage under ``home``."""
+    return f"sqlite:///{home / 'studies.db'}"
+
+
+def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseStorage | None:
+    """Opens the storage.
+
+    Args:
+        url: a database URL; the embedded one under ``home`` when not given.
+        home: coldforge's folder.
+        create: whether a missing SQLite file is made. When not, None stands for it.
+
+    Raises:
+        InputError: the URL is malformed, or its driver is not installed.
+        ColdforgeError: the database cannot be opened.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    place = url or default_url(home)
+    try:
+        parsed = make_url(place)
+    except sqlalchemy.exc.ArgumentError:
+        example = "sqlite:////path/studies.db or postgresql://user@host/name"
+        raise InputError(f"storage URL {place!r} is malformed; expected e.g. {example}") from None
+    engine: dict[str, Any] = {}
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        path = Path(parsed.database)
+        if not create and not path.exists():
+            return None
+        _write_ahead(path)
+        engine = {"connect_args": {"timeout": _BUSY_TIMEOUT_S}}
+    return _open(place, parsed.render_as_string(hide_password=True), engine)
+
+
+def _write_ahead(path: Path) -> None:
+    """Makes the file, in write-ahead mode: readers never wait for the writer, a killed writer loses nothing
+    committed.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+    except (OSError, sqlite3.Error) as error:
+        raise ColdforgeError(f"cannot open the studies in {path}: {error}") from error
+
+
+def _open(url: str, shown: str, engine: dict[str, Any]) -> BaseStorage:
+    for attempt in range(_FIRST_OPEN_ATTEMPTS):
+        try:
+            return RDBStorage(url, engine_kwargs=engine)
+        except ImportError as error:
+            raise InputError(f"storage {shown}: its database driver is not installed ({error})") from None
+        except (sqlalchemy.exc.NoSuchModuleError, sqlalchemy.exc.ArgumentError) as error:
+            raise InputError(f"storage {shown}: {_first_line(error)}") from None
+        except (sqlalchemy.exc.SQLAlchemyError, OptunaError, RuntimeError) as error:
+            # Two processes that open a fresh database at once both try to make the tables; the loser tries
+            # again.
+            if attempt == _FIRST_OPEN_ATTEMPTS - 1:
+                raise ColdforgeError(f"cannot open storage {shown}: {_first_line(error)}") from error
+            time.sleep(0.1 * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

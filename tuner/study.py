@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Studies in Optuna's storage: one finished trial per outcome, committed at once, and what the study is
+about.
+
+Trials are only ever added finished (COMPLETE with a time, or PRUNED with a reason), so a killed run leaves
+nothing half done. Everything that showing or freezing a study needs is in its user attributes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from ..codegen.errors import InputError, UnknownName
+from .identity import StudyInputs
+from .outcome import TrialOutcome, TrialResult
+from .search import Point
+
+_ABOUT, _WINNER, _FINALS, _TOUCHED = "about", "winner", "finals", "touched"
+_MAX_SAMPLES = 100  # a fast kernel gives thousands of samples; these are enough to judge the median by
+
+
+class Study:
+    """One study. Reads are answered from storage, so that another process's trials are seen too."""
+
+    def __init__(self, study: optuna.Study) -> None:
+        self._study = study
+
+    @property
+    def name(self) -> str:
+        """Its unique name."""
+        return self._study.study_name
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What is tuned, on what, with what: the inputs, ``created`` (ISO time, UTC) and ``coldforge``
+        (version).
+        """
+        return self._study.user_attrs.get(_ABOUT, {})
+
+    @property
+    def touched(self) -> str:
+        """When a run last worked on it (ISO time, UTC)."""
+        return self._study.user_attrs.get(_TOUCHED, "")
+
+    def touch(self) -> None:
+        """Notes that a run works on it now, which makes it its operator's newest."""
+        self._study.set_user_attr(_TOUCHED, _now().isoformat())
+
+    @property
+    def winner(self) -> dict[str, Any] | None:
+        """The stored winner, as `set_winner` left it."""
+        return self._study.user_attrs.get(_WINNER)
+
+    def set_winner(self, winner: Mapping[str, Any], finals: list[dict[str, Any]]) -> None:
+        """Stores the winner and the finals it comes from (plain JSON)."""
+        self._study.set_user_attr(_FINALS, finals)
+        self._study.set_user_attr(_WINNER, dict(winner))
+
+    @property
+    def finals(self) -> list[dict[str, Any]]:
+        """The finalists with their times; empty before the finals."""
+        return self._study.user_attrs.get(_FINALS, [])
+
+    def trials(self) -> list[FrozenTrial]:
+        """The finished trials, in order. Do not change them."""
+        return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+
+    def results(self) -> list[TrialResult]:
+        """What became of each trial, in order."""
+        return [result_of(trial) for trial in self.trials()]
+
+    def record(
+        self,
+        point: Point,
+        result: TrialResult,
+        distributions: Mapping[str, BaseDistribution],
+        seconds: float = 0.0,
+    ) -> FrozenTrial:
+        """Commits one finished trial.
+
+        Args:
+            point: what was tried.
+            result: what became of it.
+            distributions: of the point's parameters.
+            seconds: what the trial took in all, compilation included.
+
+        Returns:
+            The trial as stored.
+        """
+        attributes = {**result.to_dict(), "template": point.template, "config": dict(point.config)}
+        attributes["samples_ms"] = attributes["samples_ms"][:_MAX_SAMPLES]
+        complete = result.ok and result.time_ms is not None
+        trial = create_trial(
+            state=TrialState.COMPLETE if complete else TrialState.PRUNED,
+            value=result.time_ms if complete else None,
+            params=point.params,
+            distributions=dict(distributions),
+            user_attrs=attributes,
+        )
+        trial.datetime_complete = datetime.now()
+        trial.datetime_start = trial.datetime_complete - timedelta(seconds=seconds)
+        self._study.add_trial(trial)
+        return trial
+
+
+def result_of(trial: FrozenTrial) -> TrialResult:
+    """The result that a stored trial holds."""
+    return TrialResult.from_dict(trial.user_attrs)
+
+
+def tally(results: list[TrialResult]) -> dict[str, int]:
+    """Outcome -> how many, the good ones first; outcomes that did not occur are left out."""
+    counts = Counter(result.outcome for result in results)
+    return {outcome.value: counts[outcome] for outcome in TrialOutcome if counts[outcome]}
+
+
+def finished_count(results: list[TrialResult]) -> int:
+    """Distinct finished configs, which ``--trials`` limits: every outcome but ``illegal``."""
+    return sum(result.outcome is not TrialOutcome.ILLEGAL for result in results)
+
+
+def open_study(storage: BaseStorage, inputs: StudyInputs) -> Study:
+    """The study of these inputs, made if it does not exist."""
+    study = optuna.create_study(storage=storage, study_name=inputs.name, load_if_exists=True)
+    if _ABOUT not in study.user_attrs:
+        about = {**inputs.to_dict(), "created": _now().isoformat(), "coldforge": version("coldforge")}
+        study.set_user_attr(_ABOUT, about)
+    return Study(study)
+
+
+def list_studies(storage: BaseStorage | None) -> list[Study]:
+    """Every study of coldforge's in the storage, the newest last. No storage: none."""
+    if storage is None:
+        return []
+    names = optuna.get_all_study_names(storage)
+    studies = [Study(optuna.load_study(study_name=name, storage=storage)) for name in names]
+    return sorted((study for study in studies if study.about), key=lambda study: (study.touched, study.name))
+
+
+def find_study(storage: BaseStorage | None, text: str) -> Study:
+    """The study that ``text`` names: an operator (its newest study), a whole name, or a unique prefix.
+
+    Raises:
+        UnknownName: nothing matches.
+        InputError: a prefix matches several.
+    """
+    studies = list_studies(storage)
+    of_operator = [study for study in studies if study.about["operator"] == text]
+    exact = [study for study in studies if study.name == text]
+    if exact or of_operator:
+        return (exact or of_operator)[-1]
+    matches = [study for study in studies if study.name.startswith(text)]
+    if not matches:
+        raise UnknownName("study", text, [study.name for study in studies])
+    if len(matches) > 1:
+        raise InputError(f"study {text!r} is not unique: {', '.join(study.name for study in matches)}")
+    return matches[0]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
