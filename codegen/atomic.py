@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every file coldforge writes goes through here: build aside, flush to disk, rename. A reader never sees half a file."""
+"""Every file coldforge writes goes through here: build aside, flush to disk, rename. A reader never sees
+half a file."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def write_text(path: Path, text: str) -> None:
 def replace_tree(source: Path, destination: Path) -> None:
     """Moves the finished directory ``source`` to ``destination``, replacing what stands there.
 
-    Both must be on one file system. The old tree is renamed aside before the new one takes its place, and removed last.
+    Both must be on one file system. The old tree is renamed aside before the new one takes its place, and
+    removed last.
 
     Raises:
         ColdforgeError: a rename failed; the old tree is then back in place.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what is declared: families, operators and spaces under the template roots. Reads files on demand, keeps none."""
+"""Finds what is declared: families, operators and spaces under the template roots. Reads files on demand,
+keeps none."""
 
 from __future__ import annotations
 
@@ -93,7 +94,11 @@ class Catalogue:
             return spaces
         chosen = [s for s in spaces if s.template == template]
         if not chosen:
-            raise UnknownName(f"template of {operator.name} for {kind or 'any target'}", template, [s.template for s in spaces])
+            raise UnknownName(
+                f"template of {operator.name} for {kind or 'any target'}",
+                template,
+                [s.template for s in spaces],
+            )
         return chosen
 
     def space(self, operator: Operator, target: Target, template: str | None = None) -> Space:

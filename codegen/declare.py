@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict reading of YAML declarations: safe loader, no duplicate keys, no unknown keys, errors that name file and line."""
+"""Strict reading of YAML declarations: safe loader, no duplicate keys, no unknown keys, errors that name
+file and line."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice (plain YAML keeps the last one silently) and aliases (billion laughs)."""
+    """SafeLoader that refuses a key given twice (plain YAML keeps the last one silently) and aliases
+    (billion laughs)."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
@@ -31,9 +33,13 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not text", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} is not text", key_node.start_mark
+            )
         if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} given twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} given twice", key_node.start_mark
+            )
         seen[key] = loader.construct_object(value_node, deep=True)
     return seen
 
@@ -54,7 +60,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
     if len(raw) > MAX_BYTES:
         raise DeclarationError(f"{path}: {len(raw)} bytes; a declaration has at most {MAX_BYTES}")
     try:
-        document = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+        document = yaml.load(raw.decode("utf-8"), Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise DeclarationError(f"{path}{line}: malformed YAML: {error.problem}") from None
@@ -65,7 +71,9 @@ def load_mapping(path: Path) -> dict[str, Any]:
     return document
 
 
-def check_keys(value: Any, where: str, required: Iterable[str] = (), optional: Iterable[str] = ()) -> dict[str, Any]:
+def check_keys(
+    value: Any, where: str, required: Iterable[str] = (), optional: Iterable[str] = ()
+) -> dict[str, Any]:
     """``value`` as a mapping that has every required key and no unknown one.
 
     Raises:
@@ -79,7 +87,9 @@ def check_keys(value: Any, where: str, required: Iterable[str] = (), optional: I
         raise DeclarationError(f"{where}: missing key {missing[0]!r}; required: {', '.join(required)}")
     unknown = [key for key in value if key not in required and key not in optional]
     if unknown:
-        raise DeclarationError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(required + optional)}")
+        raise DeclarationError(
+            f"{where}: unknown key {unknown[0]!r}; known: {', '.join(required + optional)}"
+        )
     return value
 
 
@@ -95,7 +105,9 @@ def check_named(value: Any, where: str) -> dict[str, Any]:
 def check_identifier(value: Any, where: str) -> str:
     """``value`` as an identifier that is also safe as a C++ name and a file name."""
     if not isinstance(value, str) or not IDENTIFIER.match(value) or len(value) > 80:
-        raise DeclarationError(f"{where}: {_brief(value)} is not a name (a letter, then letters, digits and _)")
+        raise DeclarationError(
+            f"{where}: {_brief(value)} is not a name (a letter, then letters, digits and _)"
+        )
     return value
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception tree. ``str(error)`` is one line for a person; ``exit_code`` is what the command line returns."""
+"""The one exception tree. ``str(error)`` is one line for a person; ``exit_code`` is what the command line
+returns."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ class ColdforgeError(Exception):
 
 
 class InputError(ColdforgeError):
-    """The user's input is at fault: the message says what, the value, and what would be right. Exit code 2."""
+    """The user's input is at fault: the message says what, the value, and what would be right. Exit code
+    2."""
 
     exit_code = 2
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expression language of the YAML declarations: integer arithmetic, comparisons, a few functions, nothing else.
+"""The expression language of the YAML declarations: integer arithmetic, comparisons, a few functions,
+nothing else.
 
-The text is parsed by Python's ``ast`` and walked node by node; it is never given to ``eval``, so a declaration cannot
-call, import or reach anything. The same tree prints as C++ (``to_cpp``), so that a launch grid is written once and means
+The text is parsed by Python's ``ast`` and walked node by node; it is never given to ``eval``, so a
+declaration cannot
+call, import or reach anything. The same tree prints as C++ (``to_cpp``), so that a launch grid is written
+once and means
 the same in the tuner and in a frozen extension.
 """
 
@@ -39,7 +42,12 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "round_up": round_up,
 }
 _ARITY = {"ceil_div": (2, 2), "round_up": (2, 2), "abs": (1, 1), "min": (2, 8), "max": (2, 8)}
-_BINARY = {ast.Add: (op.add, "+"), ast.Sub: (op.sub, "-"), ast.Mult: (op.mul, "*"), ast.Div: (op.truediv, None)}
+_BINARY = {
+    ast.Add: (op.add, "+"),
+    ast.Sub: (op.sub, "-"),
+    ast.Mult: (op.mul, "*"),
+    ast.Div: (op.truediv, None),
+}
 _INTEGER = {ast.FloorDiv: (op.floordiv, "floor_div"), ast.Mod: (op.mod, "floor_mod")}
 _COMPARE = {
     ast.Eq: (op.eq, "=="),
@@ -148,7 +156,9 @@ def _check(node: ast.AST, text: str) -> list[str]:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
             low, high = _ARITY[name]
             if not low <= len(args) <= high:
-                raise DeclarationError(f"expression {text!r}: {name} takes {low} to {high} arguments, not {len(args)}")
+                raise DeclarationError(
+                    f"expression {text!r}: {name} takes {low} to {high} arguments, not {len(args)}"
+                )
             return [n for a in args for n in _check(a, text)]
     raise DeclarationError(f"expression {text!r}: {_describe(node)} is not part of the expression language")
 
@@ -236,7 +246,11 @@ def _to_cpp(node: ast.expr, text: str) -> str:
         case ast.UnaryOp(op=ast.Not(), operand=a):
             return f"(!{_to_cpp(a, text)})"
         case ast.BoolOp(op=o, values=values):
-            return "(" + (" && " if isinstance(o, ast.And) else " || ").join(_to_cpp(v, text) for v in values) + ")"
+            return (
+                "("
+                + (" && " if isinstance(o, ast.And) else " || ").join(_to_cpp(v, text) for v in values)
+                + ")"
+            )
         case ast.Compare(left=a, ops=[o], comparators=[b]) if type(o) in _COMPARE:
             return f"({_to_cpp(a, text)} {_COMPARE[type(o)][1]} {_to_cpp(b, text)})"
         case ast.IfExp(test=t, body=a, orelse=b):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A family: what a group of operators computes before its epilogue, declared in ``family.yaml``.
 
-The declaration names the sizes, the attributes, the tensors and their shapes, what is known only at run time, the work
+The declaration names the sizes, the attributes, the tensors and their shapes, what is known only at run
+time, the work
 counts, and the PyTorch reference (a function in a file beside it). Nothing here knows convolution.
 """
 
@@ -29,7 +30,8 @@ class Attribute:
 
     Attributes:
         name: as in the Python signature (``stride``).
-        pair: whether it is one number per spatial axis (then ``stride_h`` and ``stride_w`` are its value names).
+        pair: whether it is one number per spatial axis (then ``stride_h`` and ``stride_w`` are its value
+            names).
         default: its default, for both axes.
         minimum: the least legal value.
     """
@@ -97,7 +99,8 @@ class Family:
 
     @property
     def reference_file(self) -> Path:
-        """The Python file that holds the reference: torch and standard library only, so that it can be frozen."""
+        """The Python file that holds the reference: torch and standard library only, so that it can be
+        frozen."""
         return self.folder / "reference.py"
 
     @property
@@ -107,7 +110,8 @@ class Family:
 
     @property
     def magnitude(self) -> Callable[..., Any] | None:
-        """Same arguments: the sum of the terms' absolute values, on which the error bound rests; None when not given."""
+        """Same arguments: the sum of the terms' absolute values, on which the error bound rests; None when
+        not given."""
         return _function(self.reference_file, self.magnitude_name) if self.magnitude_name else None
 
 
@@ -124,7 +128,18 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-_REQUIRED = ("family", "summary", "sizes", "tensors", "output", "run_time", "abi_sizes", "flops", "reduction_length", "reference")
+_REQUIRED = (
+    "family",
+    "summary",
+    "sizes",
+    "tensors",
+    "output",
+    "run_time",
+    "abi_sizes",
+    "flops",
+    "reduction_length",
+    "reference",
+)
 _OPTIONAL = ("attributes", "aliases", "derived", "requires", "magnitude", "channel_dim")
 
 
@@ -138,11 +153,20 @@ def load_family(folder: Path) -> Family:
     where = f"{folder.name}/family.yaml"
     doc = declare.check_keys(declare.load_mapping(path), where, _REQUIRED, _OPTIONAL)
     sizes = _names(doc["sizes"], f"{where}: sizes")
-    attributes = tuple(_attribute(n, v, where) for n, v in declare.check_named(doc.get("attributes", {}), where).items())
-    derived = {n: parse(v) for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()}
-    tensors = tuple(_tensor(n, v, where) for n, v in declare.check_named(doc["tensors"], f"{where}: tensors").items())
+    attributes = tuple(
+        _attribute(n, v, where) for n, v in declare.check_named(doc.get("attributes", {}), where).items()
+    )
+    derived = {
+        n: parse(v) for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()
+    }
+    tensors = tuple(
+        _tensor(n, v, where) for n, v in declare.check_named(doc["tensors"], f"{where}: tensors").items()
+    )
     output = declare.check_keys(doc["output"], f"{where}: output", ("name", "shape"))
-    aliases = {n: _names(v, f"{where}: aliases.{n}") for n, v in declare.check_named(doc.get("aliases", {}), where).items()}
+    aliases = {
+        n: _names(v, f"{where}: aliases.{n}")
+        for n, v in declare.check_named(doc.get("aliases", {}), where).items()
+    }
     family = Family(
         name=declare.check_identifier(doc["family"], where),
         summary=declare.check_text(doc["summary"], f"{where}: summary"),
@@ -153,7 +177,9 @@ def load_family(folder: Path) -> Family:
         derived=derived,
         rules=parse_rules(doc.get("requires", []), f"{where}: requires"),
         tensors=tensors,
-        output=TensorDeclaration(declare.check_identifier(output["name"], where), _shape(output["shape"], where)),
+        output=TensorDeclaration(
+            declare.check_identifier(output["name"], where), _shape(output["shape"], where)
+        ),
         channel_dim=declare.check_int(doc.get("channel_dim", 1), f"{where}: channel_dim", 0, 8),
         run_time=_names(doc["run_time"], f"{where}: run_time"),
         abi_sizes=_names(doc["abi_sizes"], f"{where}: abi_sizes"),
@@ -182,7 +208,9 @@ def _attribute(name: str, value: Any, where: str) -> Attribute:
     if not isinstance(entry.get("pair", False), bool):
         raise DeclarationError(f"{at}: pair must be true or false")
     minimum = declare.check_int(entry.get("min", 0), at, 0)
-    return Attribute(name, entry.get("pair", False), declare.check_int(entry["default"], at, minimum), minimum)
+    return Attribute(
+        name, entry.get("pair", False), declare.check_int(entry["default"], at, minimum), minimum
+    )
 
 
 def _tensor(name: str, value: Any, where: str) -> TensorDeclaration:
@@ -213,12 +241,19 @@ def _check_consistency(family: Family, where: str) -> None:
     for name in family.abi_sizes:
         if name not in family.sizes and name not in family.derived:
             raise DeclarationError(f"{where}: abi_sizes names {name!r}, which is no size and not derived")
-    used = [family.flops, family.reduction_length, *family.derived.values(), *(r.require for r in family.rules)]
+    used = [
+        family.flops,
+        family.reduction_length,
+        *family.derived.values(),
+        *(r.require for r in family.rules),
+    ]
     used += [e for t in (*family.tensors, family.output) for e in t.shape]
     for expression in used:
         unknown = expression.names - values
         if unknown:
-            raise DeclarationError(f"{where}: expression {expression.text!r} reads unknown name {min(unknown)!r}")
+            raise DeclarationError(
+                f"{where}: expression {expression.text!r} reads unknown name {min(unknown)!r}"
+            )
     defined = _functions_in(family.reference_file)
     for name in filter(None, (family.reference_name, family.magnitude_name)):
         if name not in defined:

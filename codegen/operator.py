@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator: a family, an epilogue chain and named workloads, declared in ``operators/<name>.yaml``. No CUDA needed."""
+"""An operator: a family, an epilogue chain and named workloads, declared in ``operators/<name>.yaml``. No
+CUDA needed."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
         families: the families by name.
 
     Raises:
-        DeclarationError: it is malformed, or names a family, operation, parameter or value that does not exist.
+        DeclarationError: it is malformed, or names a family, operation, parameter or value that does not
+            exist.
     """
     where = f"operators/{path.name}"
     doc = declare.check_keys(
@@ -76,7 +78,9 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
     if name != path.stem:
         raise DeclarationError(f"{where}: declares {name!r}; the file name must be {name}.yaml")
     if doc["family"] not in families:
-        raise DeclarationError(f"{where}: unknown family {doc['family']!r}; known: {', '.join(sorted(families))}")
+        raise DeclarationError(
+            f"{where}: unknown family {doc['family']!r}; known: {', '.join(sorted(families))}"
+        )
     family = families[doc["family"]]
     scalars = {
         n: declare.check_number(v, f"{where}: scalars.{n}")
@@ -139,7 +143,9 @@ def _step(item: Any, scalars: Mapping[str, float], vectors: tuple[str, ...], whe
         if value is None:
             raise DeclarationError(f"{where}: {name} needs {key!r}")
         if isinstance(value, str) and value not in scalars and value not in vectors:
-            raise DeclarationError(f"{where}: {name}.{key} names {value!r}, which is no scalar and no channel vector")
+            raise DeclarationError(
+                f"{where}: {name}.{key} names {value!r}, which is no scalar and no channel vector"
+            )
         if isinstance(value, str) and value in vectors and key not in POINTWISE[name].channel_parameters:
             raise DeclarationError(f"{where}: {name}.{key} cannot be a channel vector")
         arguments.append((key, value if isinstance(value, str) else declare.check_number(value, where)))
@@ -147,8 +153,14 @@ def _step(item: Any, scalars: Mapping[str, float], vectors: tuple[str, ...], whe
 
 
 def _digest(
-    name: str, family: Family, steps: tuple[EpilogueStep, ...], scalars: Mapping[str, float], vectors: tuple[str, ...]
+    name: str,
+    family: Family,
+    steps: tuple[EpilogueStep, ...],
+    scalars: Mapping[str, float],
+    vectors: tuple[str, ...],
 ) -> str:
-    expressions = [(s.op, POINTWISE[s.op].expression, POINTWISE[s.op].cuda_expression, s.arguments) for s in steps]
+    expressions = [
+        (s.op, POINTWISE[s.op].expression, POINTWISE[s.op].cuda_expression, s.arguments) for s in steps
+    ]
     meaning = [name, family.digest, expressions, sorted(scalars.items()), vectors]
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A problem: an operator at one shape and dtype. It knows its sizes, its work, its tensors and its PyTorch reference."""
+"""A problem: an operator at one shape and dtype. It knows its sizes, its work, its tensors and its PyTorch
+reference."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ MAX_SIZE = 2**31 - 1
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor of a problem: its name, shape, and whether the call passes one (optional tensors may be absent)."""
+    """A tensor of a problem: its name, shape, and whether the call passes one (optional tensors may be
+    absent)."""
 
     name: str
     shape: tuple[int, ...]
@@ -55,7 +57,8 @@ class Problem:
 
     @cached_property
     def values(self) -> dict[str, Value]:
-        """All names an expression may read: sizes, attribute values, derived values, ``has_<optional>``, dtype_bytes."""
+        """All names an expression may read: sizes, attribute values, derived values, ``has_<optional>``,
+        dtype_bytes."""
         family = self.operator.family
         values: dict[str, Value] = dict(self.dims)
         values["dtype_bytes"] = self.dtype.bytes
@@ -71,7 +74,8 @@ class Problem:
         """The inputs in the order of the call and of the kernel's arguments, channel vectors last."""
         family = self.operator.family
         specs = [
-            TensorSpec(t.name, self._shape(t.shape), t.optional, t.name not in self.absent) for t in family.tensors
+            TensorSpec(t.name, self._shape(t.shape), t.optional, t.name not in self.absent)
+            for t in family.tensors
         ]
         channels = self.output.shape[family.channel_dim]
         specs += [TensorSpec(name, (channels,)) for name in self.operator.channel_vectors]
@@ -134,7 +138,11 @@ class Problem:
         Raises:
             InputError: the sizes are not legal.
         """
-        return _checked(Problem(self.operator, {**self.dims, **dims}, self.dtype, self.absent, self.scalars, self.workload))
+        return _checked(
+            Problem(
+                self.operator, {**self.dims, **dims}, self.dtype, self.absent, self.scalars, self.workload
+            )
+        )
 
     def attributes(self) -> dict[str, Any]:
         """The attributes as the reference takes them: pairs as tuples."""
@@ -152,7 +160,8 @@ class Problem:
         return self.operator.family.reference(**self._family_tensors(tensors), **self.attributes())
 
     def magnitude(self, tensors: Mapping[str, torch.Tensor | None]) -> torch.Tensor | None:
-        """The sum of absolute terms behind each element of ``linear_reference``; None when the family gives none."""
+        """The sum of absolute terms behind each element of ``linear_reference``; None when the family gives
+        none."""
         function = self.operator.family.magnitude
         return None if function is None else function(**self._family_tensors(tensors), **self.attributes())
 
@@ -180,7 +189,9 @@ class Problem:
         self, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, float] | None = None
     ) -> torch.Tensor:
         """The whole operator in PyTorch, on the tensors' own dtype."""
-        return self.apply_epilogue(self.linear_reference(tensors), tensors, self.scalars if scalars is None else scalars)
+        return self.apply_epilogue(
+            self.linear_reference(tensors), tensors, self.scalars if scalars is None else scalars
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON; ``Catalogue.problem_from_dict`` is the inverse."""
@@ -204,7 +215,8 @@ def make_problem(
     """The operator at a named workload, with some fields overridden.
 
     Args:
-        shape: words of ``shape_words``; aliases and pairs set several values at once; ``bias=0`` leaves the bias out.
+        shape: words of ``shape_words``; aliases and pairs set several values at once; ``bias=0`` leaves the
+            bias out.
 
     Raises:
         UnknownName: no such workload, shape word or dtype.
@@ -270,7 +282,9 @@ def _checked(problem: Problem) -> Problem:
             raise InputError(f"{operator.name}: {rule.reason.format_map(problem.values)}")
     for tensor in (*problem.tensors, problem.output):
         if _elements(tensor.shape) > 2**40:
-            raise InputError(f"{operator.name}: tensor {tensor.name} {list(tensor.shape)} has more than 2**40 elements")
+            raise InputError(
+                f"{operator.name}: tensor {tensor.name} {list(tensor.shape)} has more than 2**40 elements"
+            )
     return problem
 
 

@@ -86,13 +86,16 @@ def render(space: Space, problem: Problem, config: Config, target: Target) -> Ke
     """Renders one variant. The config must be legal (``Space.require``).
 
     Raises:
-        DeclarationError: the template uses a name that the context lacks, or is malformed, or a header is missing.
+        DeclarationError: the template uses a name that the context lacks, or is malformed, or a header is
+            missing.
     """
     try:
         template = _environment(space.file.parent).get_template(space.file.name)
         body = template.render(context_fields(space, problem, config, target))
     except jinja2.TemplateSyntaxError as error:
-        raise DeclarationError(f"{space.family}/{error.filename or space.file.name}:{error.lineno}: {error.message}") from None
+        raise DeclarationError(
+            f"{space.family}/{error.filename or space.file.name}:{error.lineno}: {error.message}"
+        ) from None
     except jinja2.TemplateError as error:
         raise DeclarationError(f"{space.family}/{space.file.name}: {error}") from None
     text = inline_headers(body.rstrip("\n") + "\n", space.file.name)
@@ -104,7 +107,8 @@ def render(space: Space, problem: Problem, config: Config, target: Target) -> Ke
 
 
 def inline_headers(text: str, name: str) -> str:
-    """Replaces each ``#include "coldforge/..."`` by the header's text, once; ``#line`` marks keep errors readable.
+    """Replaces each ``#include "coldforge/..."`` by the header's text, once; ``#line`` marks keep errors
+    readable.
 
     Raises:
         DeclarationError: a header that does not exist.

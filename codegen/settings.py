@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of coldforge's environment variables, parsed in one place. Nothing here makes a folder or probes a device."""
+"""All of coldforge's environment variables, parsed in one place. Nothing here makes a folder or probes a
+device."""
 
 from __future__ import annotations
 

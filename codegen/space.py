@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A space: the tunable parameters of one template on one kind of target, and which combinations are legal.
 
-Legality is decided by expressions alone, before anything is compiled; each refusal carries a reason with the numbers.
+Legality is decided by expressions alone, before anything is compiled; each refusal carries a reason with the
+numbers.
 The same declaration gives the launch geometry, so that tuner and frozen extension cannot disagree about it.
 """
 
@@ -138,11 +139,15 @@ class Space:
                 raise UnknownName(f"parameter of template {self.name}", name, list(self.by_name))
             values = self.by_name[name].values
             if value not in values:
-                raise InputError(f"{name}={value} is not a value of template {self.name}; it has {list(values)}")
+                raise InputError(
+                    f"{name}={value} is not a value of template {self.name}; it has {list(values)}"
+                )
             merged[name] = value
         return Config(merged)
 
-    def environment(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> dict[str, Value]:
+    def environment(
+        self, problem: Problem, config: Mapping[str, int | str], target: Target
+    ) -> dict[str, Value]:
         """Everything an expression of this space may read, derived values included.
 
         Raises:
@@ -217,7 +222,8 @@ def load_space(path: Path, family: str) -> Space:
     must, may = _LAUNCH[kind]
     launch = declare.check_keys(doc["launch"], f"{where}: launch", must, may)
     parameters = tuple(
-        _parameter(n, v, f"{where}: parameters.{n}") for n, v in declare.check_named(doc["parameters"], where).items()
+        _parameter(n, v, f"{where}: parameters.{n}")
+        for n, v in declare.check_named(doc["parameters"], where).items()
     )
     file = path.parent / declare.check_text(doc["file"], f"{where}: file")
     if file.parent != path.parent or not file.is_file():
@@ -226,15 +232,21 @@ def load_space(path: Path, family: str) -> Space:
         family=family,
         template=declare.check_identifier(doc["template"], where),
         kind=kind,
-        archs=tuple(declare.check_text(a, f"{where}: archs") for a in declare.check_list(doc["archs"], where)),
+        archs=tuple(
+            declare.check_text(a, f"{where}: archs") for a in declare.check_list(doc["archs"], where)
+        ),
         file=file,
         parameters=parameters,
-        derived={n: parse(v) for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()},
+        derived={
+            n: parse(v) for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()
+        },
         constraints=parse_rules(doc.get("constraints", []), f"{where}: constraints"),
         launch_exprs={n: parse(str(v)) for n, v in launch.items()},
     )
     if space.size > MAX_CARTESIAN:
-        raise DeclarationError(f"{where}: {space.size} combinations; at most {MAX_CARTESIAN} can be enumerated")
+        raise DeclarationError(
+            f"{where}: {space.size} combinations; at most {MAX_CARTESIAN} can be enumerated"
+        )
     default = _default(doc["default"], space, f"{where}: default")
     object.__setattr__(space, "default", default)
     return space
@@ -257,5 +269,7 @@ def _default(value: Any, space: Space, where: str) -> Config:
     given = declare.check_keys(value, where, list(space.by_name))
     for name, choice in given.items():
         if choice not in space.by_name[name].values:
-            raise DeclarationError(f"{where}: {name}={choice!r} is none of {list(space.by_name[name].values)}")
+            raise DeclarationError(
+                f"{where}: {name}={choice!r} is none of {list(space.by_name[name].values)}"
+            )
     return Config({name: given[name] for name in space.by_name})

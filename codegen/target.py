@@ -16,7 +16,8 @@ from typing import Any
 from .errors import TargetUnavailable, UnknownName
 
 _KIB = 1024
-# Per compute capability: threads per multiprocessor, shared memory per multiprocessor and per block (opt-in), in KiB.
+# Per compute capability: threads per multiprocessor, shared memory per multiprocessor and per block
+# (opt-in), in KiB.
 # Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 _CUDA_LIMITS = {
     80: (2048, 164, 163),
@@ -26,7 +27,8 @@ _CUDA_LIMITS = {
     100: (2048, 228, 227),
     120: (1536, 100, 99),
 }
-# A representative multiprocessor count and L2 size for an architecture asked for by name alone (A100, A40, L40, H200, B200, RTX 5090).
+# A representative multiprocessor count and L2 size for an architecture asked for by name alone (A100, A40,
+# L40, H200, B200, RTX 5090).
 _CUDA_TYPICAL = {80: (108, 40), 86: (84, 6), 89: (142, 96), 90: (132, 60), 100: (148, 126), 120: (170, 96)}
 _ISA_VECTOR_BYTES = {"x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64, "aarch64": 16}
 _V3_FLAGS = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}
@@ -58,7 +60,12 @@ class Target:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {"kind": self.kind, "arch": self.arch, "device": self.device, "attributes": dict(self.attributes)}
+        return {
+            "kind": self.kind,
+            "arch": self.arch,
+            "device": self.device,
+            "attributes": dict(self.attributes),
+        }
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Target:
@@ -168,10 +175,15 @@ def _probe_cuda() -> Target | str:
     """Asks a short-lived child about the GPU: the process that tunes must never hold a CUDA context."""
     import json
 
-    if not any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg")):
+    if not any(
+        Path(p).exists()
+        for p in ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg")
+    ):
         return "no NVIDIA driver"
     try:
-        run = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=120, check=False)
+        run = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=120, check=False
+        )
         found = json.loads(run.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, OSError, ValueError, IndexError):
         return "asking PyTorch about the GPU failed"
@@ -180,7 +192,9 @@ def _probe_cuda() -> Target | str:
     arch = f"sm_{found['cc']}"
     if found["cc"] not in _CUDA_LIMITS:
         return f"{found['name']} is {arch}, which coldforge does not know"
-    measured = {key: int(found[key]) for key in ("sm_count", "l2_bytes", "max_shared_bytes", "shared_bytes_per_sm")}
+    measured = {
+        key: int(found[key]) for key in ("sm_count", "l2_bytes", "max_shared_bytes", "shared_bytes_per_sm")
+    }
     return cuda_target(arch, found["name"], **measured)
 
 

@@ -42,6 +42,7 @@ def conv2d_magnitude(
     dilation: Pair,
     groups: int,
 ) -> torch.Tensor:
-    """The sum of the absolute values of the terms that ``conv2d`` adds up: the scale of its rounding error."""
+    """The sum of the absolute values of the terms that ``conv2d`` adds up: the scale of its rounding
+    error."""
     magnitude = None if bias is None else bias.abs()
     return F.conv2d(x.abs(), weight.abs(), magnitude, stride, padding, dilation, groups)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line. One file a command; this one registers them and turns errors into one line and an exit code."""
+"""The command line. One file a command; this one registers them and turns errors into one line and an exit
+code."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ COMMANDS = ("list", "render", "tune", "freeze", "build", "bench", "show")
 
 
 class _Lazy(click.Group):
-    """Imports a command's module only when it is used, so that ``render`` does not pay for what ``tune`` needs."""
+    """Imports a command's module only when it is used, so that ``render`` does not pay for what ``tune``
+    needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -28,7 +28,9 @@ def command(templates: str | None, as_json: bool) -> None:
     targets = {"cuda": _cuda(), "cpu": cpu_target()}
     rows = [_describe(catalogue, operator, targets) for _, operator in sorted(catalogue.operators.items())]
     if as_json:
-        print_json({"operators": rows, "targets": {kind: target.to_dict() for kind, target in targets.items()}})
+        print_json(
+            {"operators": rows, "targets": {kind: target.to_dict() for kind, target in targets.items()}}
+        )
     else:
         _print_tables(rows, targets)
 

@@ -56,7 +56,8 @@ def parse_settings(items: tuple[str, ...]) -> dict[str, int | str]:
 def problem_from_options(
     operator: Operator, kind: str, workload: str | None, shape: str | None, dtype: str
 ) -> Problem:
-    """The problem that ``--workload``, ``--shape`` and ``--dtype`` describe; the default workload depends on the target kind."""
+    """The problem that ``--workload``, ``--shape`` and ``--dtype`` describe; the default workload depends on
+    the target kind."""
     return make_problem(operator, workload or DEFAULT_WORKLOADS[kind], parse_shape(shape), dtype)
 
 
@@ -67,12 +68,20 @@ def catalogue_from_option(templates: str | None) -> Catalogue:
 
 def target_option(*choices: str, default: str) -> Callable[[Any], Any]:
     """``--target`` with the given words."""
-    return click.option("--target", type=click.Choice(choices), default=default, show_default=True, help="Kind of device.")
+    return click.option(
+        "--target", type=click.Choice(choices), default=default, show_default=True, help="Kind of device."
+    )
 
 
-workload_option = click.option("--workload", metavar="W", help="Named workload [default: seed on cuda, small on cpu].")
+workload_option = click.option(
+    "--workload", metavar="W", help="Named workload [default: seed on cuda, small on cpu]."
+)
 shape_option = click.option("--shape", metavar="N=1,H=32", help="Override fields of the workload.")
-dtype_option = click.option("--dtype", default="fp32", show_default=True, metavar="D", help="Type of the tensors: fp32, fp16, bf16.")
+dtype_option = click.option(
+    "--dtype", default="fp32", show_default=True, metavar="D", help="Type of the tensors: fp32, fp16, bf16."
+)
 template_option = click.option("--template", metavar="T", help="Only this template.")
 templates_option = click.option("--templates", metavar="DIR", help="A folder with further declarations.")
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr."
+)

@@ -15,11 +15,19 @@ from .output import print_json
 @click.argument("operator", metavar="OP")
 @options.template_option
 @options.target_option("cuda", "cpu", default="cuda")
-@click.option("--arch", metavar="A", help="Architecture [default: sm_90 on cuda, this machine's level on cpu].")
+@click.option(
+    "--arch", metavar="A", help="Architecture [default: sm_90 on cuda, this machine's level on cpu]."
+)
 @options.workload_option
 @options.shape_option
 @options.dtype_option
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A tunable's value; the rest keep the default.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A tunable's value; the rest keep the default.",
+)
 @options.templates_option
 @options.json_option
 def command(

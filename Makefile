@@ -1,0 +1,54 @@
+# The two commands of the README are `make demo` and `make test`; both make their own virtual environment.
+PYTHON ?= python3
+VENV ?= .venv
+# A pinned PyTorch keeps a machine without a GPU from pulling a multi-gigabyte CUDA build of the newest one.
+# On a GPU machine any PyTorch >= 2.10 will do: make demo TORCH="torch>=2.10"
+TORCH ?= torch==2.13.0
+DEMO ?= build/demo
+PYTEST_WORKERS ?= 2
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready-$(shell cat pyproject.toml | cksum | cut -d' ' -f1)
+PACKAGES := codegen templates tuner generated
+CXX_SOURCES := $(shell git ls-files 'templates/include/*.cuh' 'templates/include/*.hpp' 'generated/runtime/*.h' 'generated/runtime/*.hpp' 'generated/runtime/*.cpp' 2>/dev/null)
+
+.PHONY: help venv demo test test-all lint format clean
+
+help:
+	@echo "make demo      tune, freeze, import and compare a kernel on this machine (about four minutes)"
+	@echo "make test      lint, then every test that needs no GPU (about five minutes)"
+	@echo "make test-all  the slow tests too"
+	@echo "make lint      ruff, pyright, clang-format: what pre-commit and CI run"
+	@echo "make format    let the formatters rewrite the sources"
+
+$(READY):
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,cuda]"
+	rm -f $(VENV)/.ready-*
+	touch $@
+
+venv: $(READY)
+
+demo: $(READY)
+	$(BIN)/python benchmarks/demo.py --out $(DEMO)
+
+test: lint
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
+
+test-all: lint
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(if $(CXX_SOURCES),$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES))
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(if $(CXX_SOURCES),$(BIN)/clang-format -i $(CXX_SOURCES))
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info generated/_build
