@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call of an operator, taken off PyTorch's boxed stack.
+//
+// Order of the stack, as in the schema: tensors, scalars (float), attributes (int or int[k]), precision (str?).
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "entry.h"
+#include "tensor.h"
+
+namespace coldforge {
+namespace {
+
+inline double eps_of_precision(const std::string& name) {
+  if (name == "fp32") return 0x1p-24;
+  if (name == "tf32" || name == "fp16") return 0x1p-11;
+  return name == "bf16" ? 0x1p-8 : -1;
+}
+
+inline double eps_of_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::fp32: return 0x1p-24;
+    case DType::fp16: return 0x1p-11;
+    case DType::bf16: return 0x1p-8;
+    default: return 0;
+  }
+}
+
+// The arguments, read but not taken: they stay on the stack until `release` (or until the reference takes them).
+class Call {
+ public:
+  Call(const Operator& op, StableIValue* stack) : op_(op), stack_(stack) {
+    StableIValue* next = stack;
+    for (int i = 0; i < op.tensor_count; ++i, ++next) tensors_[i] = read_tensor(*next, op.tensor_optional[i]);
+    for (int i = 0; i < op.scalar_count; ++i, ++next) scalars_.push_back(torch::stable::detail::to<double>(*next));
+    for (int i = 0; i < op.attribute_count; ++i, ++next) read_attribute(*next, op.attribute_length[i]);
+    precision_ = read_string(*next);
+  }
+
+  int stack_size() const { return op_.tensor_count + op_.scalar_count + op_.attribute_count + 1; }
+  AtenTensorHandle tensor(int i) const { return tensors_[i]; }
+  AtenTensorHandle first() const { return tensors_[0]; }
+  const std::vector<double>& scalars() const { return scalars_; }
+  const std::optional<std::string>& precision() const { return precision_; }
+
+  // Fills the operator's named values. False when the tensors do not fit the declaration or each other.
+  bool bind(int64_t* values) const {
+    const Place place = place_of(first());
+    const int32_t dtype = dtype_code_of(first());
+    Shapes shapes{};
+    for (int i = 0; i < op_.tensor_count; ++i) {
+      shapes.rank[i] = -1;
+      if (tensors_[i] == nullptr) continue;
+      if (!(place_of(tensors_[i]) == place) || dtype_code_of(tensors_[i]) != dtype) return false;
+      int64_t rank = 0;
+      int64_t* sizes = nullptr;
+      check(aoti_torch_get_dim(tensors_[i], &rank), "asking a tensor's rank");
+      check(aoti_torch_get_sizes(tensors_[i], &sizes), "asking a tensor's sizes");
+      shapes.rank[i] = static_cast<int>(rank);
+      shapes.size[i] = sizes;
+    }
+    const auto element_bytes = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype));
+    return attributes_fit_ && op_.bind(shapes, attributes_.data(), element_bytes, values);
+  }
+
+  // Frees every argument. Called when the call was answered here.
+  void release() {
+    StableIValue* next = stack_;
+    for (int i = 0; i < op_.tensor_count; ++i, ++next) {
+      if (tensors_[i] != nullptr) aoti_torch_delete_tensor_object(tensors_[i]);
+      if (op_.tensor_optional[i]) delete torch::stable::detail::to<StableIValue*>(*next);
+    }
+    next += op_.scalar_count;
+    for (int i = 0; i < op_.attribute_count; ++i, ++next) {
+      if (op_.attribute_length[i] > 0) torch_delete_list(torch::stable::detail::to<StableListHandle>(*next));
+    }
+    if (auto* boxed = torch::stable::detail::to<StableIValue*>(*next)) {
+      torch_delete_string(torch::stable::detail::to<StringHandle>(*boxed));
+      delete boxed;
+    }
+  }
+
+ private:
+  static AtenTensorHandle read_tensor(StableIValue value, bool optional) {
+    if (!optional) return torch::stable::detail::to<AtenTensorHandle>(value);
+    auto* boxed = torch::stable::detail::to<StableIValue*>(value);
+    return boxed == nullptr ? nullptr : torch::stable::detail::to<AtenTensorHandle>(*boxed);
+  }
+
+  static std::optional<std::string> read_string(StableIValue value) {
+    auto* boxed = torch::stable::detail::to<StableIValue*>(value);
+    if (boxed == nullptr) return std::nullopt;
+    const auto handle = torch::stable::detail::to<StringHandle>(*boxed);
+    size_t length = 0;
+    const char* text = nullptr;
+    check(torch_string_length(handle, &length), "reading a string");
+    check(torch_string_c_str(handle, &text), "reading a string");
+    return std::string(text, length);
+  }
+
+  void read_attribute(StableIValue value, int length) {
+    if (length == 0) {
+      attributes_.push_back(torch::stable::detail::to<int64_t>(value));
+      return;
+    }
+    const auto list = torch::stable::detail::to<StableListHandle>(value);
+    size_t size = 0;
+    check(torch_list_size(list, &size), "reading a list");
+    attributes_fit_ = attributes_fit_ && size == static_cast<size_t>(length);
+    for (size_t i = 0; i < size; ++i) {
+      StableIValue element = 0;
+      check(torch_list_get_item(list, i, &element), "reading a list");
+      attributes_.push_back(torch::stable::detail::to<int64_t>(element));
+    }
+  }
+
+  const Operator& op_;
+  StableIValue* stack_;
+  AtenTensorHandle tensors_[kMaxTensors] = {};
+  std::vector<double> scalars_;
+  std::vector<int64_t> attributes_;
+  bool attributes_fit_ = true;
+  std::optional<std::string> precision_;
+};
+
+}  // namespace
+}  // namespace coldforge

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the generated table holds: operators, and for each the frozen entries that may compute it.
+//
+// Everything in these headers has internal linkage: several packages live in one process, each with its own copy.
+#pragma once
+
+#include <cstdint>
+
+namespace coldforge {
+namespace {
+
+enum class Kind : int { cpu, cuda };
+
+enum class DType : int { fp32, fp16, bf16, unsupported };
+
+// One 8-byte word of a kernel's argument block: a pointer, a size or a scalar.
+union Word {
+  void* pointer;
+  int64_t size;
+  double scalar;
+};
+
+constexpr int kMaxWords = 64;
+constexpr int kMaxTensors = 16;
+constexpr int kMaxRank = 8;
+constexpr int kMaxValues = 96;
+
+// What the machine at hand adds to an expression's names.
+struct Machine {
+  int64_t sm_count = 1;  // multiprocessors of the GPU
+  int64_t threads = 1;   // threads that PyTorch would use for one CPU operator
+};
+
+// How a kernel is started for one set of sizes. cuda reads grid, block, shared_bytes; cpu reads units, grain.
+struct Launch {
+  int64_t grid = 0;
+  int64_t block = 0;
+  int64_t shared_bytes = 0;
+  int64_t units = 0;
+  int64_t grain = 1;
+  int64_t workspace_bytes = 0;
+};
+
+// A cpu kernel computes the work units [begin, end): the signature of libtorch's parallel-for callback.
+using CpuKernel = void (*)(int64_t begin, int64_t end, void* words);
+
+// One compiled form of an entry; the number of a variant is its place in the whole package's list.
+struct Variant {
+  const char* name;    // "<entry>@x86-64-v3", "<entry>@sm_90"
+  int level;           // cpu: instruction-set level 2, 3, 4 (0: the architecture has no levels); cuda: compute capability
+  CpuKernel function;  // cpu only
+  const unsigned char* image;  // cuda only: the cubin
+};
+
+struct Entry {
+  const char* name;
+  Kind kind;
+  const char* model;      // the device it was tuned on
+  int level;              // the level or compute capability it was tuned for
+  DType dtype;
+  double precision_eps;   // unit roundoff of its error class
+  double time_ms;         // as measured on the model at the workload
+  int cuda_major;         // cuda only: major version of the compiler that made the cubin
+  bool has_workspace;     // whether the argument block has a workspace word
+  int first_variant;      // its variants, the preferred one first
+  int variant_count;
+  const int64_t* workload;                                            // the tuned run-time sizes, in ABI order
+  bool (*covers)(const int64_t* values);                              // whether the specialisation holds
+  Launch (*launch)(const int64_t* values, const Machine& machine);
+};
+
+// The sizes of all inputs of one call, as PyTorch reports them.
+struct Shapes {
+  int rank[kMaxTensors];          // -1: absent
+  const int64_t* size[kMaxTensors];
+};
+
+struct Operator {
+  const char* qualified_name;       // "namespace::name"
+  const char* reference_name;       // "namespace::name_reference"
+  int tensor_count;
+  const bool* tensor_optional;
+  int scalar_count;
+  int attribute_count;
+  const int* attribute_length;      // 0: an int, k: int[k]
+  int value_count;
+  const char* const* value_names;
+  int size_count;                   // run-time sizes, in ABI order
+  const int* size_values;           // their places among the values
+  int fixed_count;                  // what a specialisation fixes, for messages
+  const int* fixed_values;
+  // Fills the values from shapes and attributes; false when they do not fit the declaration.
+  bool (*bind)(const Shapes& shapes, const int64_t* attributes, int64_t element_bytes, int64_t* values);
+  int output_rank;
+  void (*output_shape)(const int64_t* values, int64_t* shape);
+  const Entry* entries;
+  int entry_count;
+};
+
+}  // namespace
+}  // namespace coldforge

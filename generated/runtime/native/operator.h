@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel that PyTorch calls: choose a variant, run it, or hand the call to the reference with the reason.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+#include <string>
+#include <vector>
+
+#include "call.h"
+#include "cpu.h"
+#include "cuda.h"
+#include "select.h"
+#include "tensor.h"
+
+namespace coldforge {
+namespace {
+
+// The package's variants; defined by the generated table.
+extern const Variant kVariants[];
+extern const int kVariantCount;
+
+inline const char* dtype_name(DType dtype) {
+  static const char* const names[] = {"fp32", "fp16", "bf16", "this dtype"};
+  return names[static_cast<int>(dtype)];
+}
+
+// Calls `<op>_reference`, which takes the same arguments and the reason. It owns them from here on.
+inline void run_reference(const Operator& op, StableIValue* stack, int stack_size, const std::string& reason) {
+  last_variant() = -1;
+  std::vector<StableIValue> arguments(stack, stack + stack_size);
+  arguments.push_back(torch::stable::detail::from(reason));
+  check(torch_call_dispatcher(op.reference_name, "", arguments.data(), TORCH_ABI_VERSION), op.reference_name);
+  stack[0] = arguments[0];
+}
+
+// What a missing entry would have to cover, e.g. "cpu (AMD EPYC), fp32: C_in=8 C_out=64".
+inline std::string describe(const Operator& op, const Request& request) {
+  std::string text = std::string(request.kind == Kind::cpu ? "cpu" : "sm_" + std::to_string(request.level)) + " (" +
+                     *request.model + "), " + dtype_name(request.dtype) + ":";
+  for (int i = 0; i < op.fixed_count; ++i) {
+    const int place = op.fixed_values[i];
+    text += std::string(" ") + op.value_names[place] + "=" + std::to_string(request.values[place]);
+  }
+  return text;
+}
+
+// Fills the argument block, and starts the kernel. Returns why it could not, or nothing.
+inline std::string run_candidate(const Operator& op, const Candidate& candidate, const Call& call, const Place& place,
+                                 Gpu* gpu, const int64_t* values, AtenTensorHandle output) {
+  const Entry& entry = *candidate.entry;
+  Machine machine;
+  machine.threads = gpu == nullptr ? cpu_threads() : 1;
+  machine.sm_count = gpu == nullptr ? 1 : gpu->sm_count;
+  const Launch launch = entry.launch(values, machine);
+  Word words[kMaxWords];
+  OwnedTensor copies[kMaxTensors], workspace;
+  int used = 0;
+  for (int i = 0; i < op.tensor_count; ++i) {
+    words[used++].pointer = call.tensor(i) ? kernel_data(call.tensor(i), entry.kind, copies[i]) : nullptr;
+  }
+  words[used++].pointer = data_of(output);
+  if (entry.has_workspace) {
+    if (launch.workspace_bytes > 0) workspace = empty(&launch.workspace_bytes, 1, aoti_torch_dtype_uint8(), place);
+    words[used++].pointer = workspace ? data_of(workspace.get()) : nullptr;
+  }
+  for (int i = 0; i < op.size_count; ++i) words[used++].size = values[op.size_values[i]];
+  for (const double scalar : call.scalars()) words[used++].scalar = scalar;
+  const Variant& variant = kVariants[candidate.number];
+  if (entry.kind == Kind::cuda) return run_on_gpu(place.index, *gpu, candidate.number, variant, launch, words);
+  run_on_cpu(variant.function, launch, words);
+  return "";
+}
+
+struct Answer {
+  OwnedTensor output;
+  std::string reason;  // why there is no output
+};
+
+inline Answer no_answer(std::string reason) { return Answer{nullptr, std::move(reason)}; }
+
+// Fills what the device decides: its level or capability, and its model.
+inline std::string fill_device(const Place& place, Request& request, Gpu*& gpu) {
+  if (request.kind == Kind::cpu) {
+    request.level = cpu_level();
+    request.model = &cpu_model();
+    return "";
+  }
+  gpu = &gpu_at(place.index, kVariantCount);
+  request.level = gpu->capability;
+  request.model = &gpu->model;
+  return gpu->why;
+}
+
+inline Answer answer(const Operator& op, const Call& call) {
+  const Place place = place_of(call.first());
+  const int32_t dtype = dtype_code_of(call.first());
+  Request request{};
+  request.kind = place.type == aoti_torch_device_type_cuda() ? Kind::cuda : Kind::cpu;
+  request.dtype = dtype_from_code(dtype);
+  const double asked = call.precision() ? eps_of_precision(*call.precision()) : eps_of_dtype(request.dtype);
+  request.precision_eps = asked;
+  int64_t values[kMaxValues] = {};
+  if (request.dtype == DType::unsupported) return no_answer("frozen kernels compute in fp32, fp16 and bf16 only");
+  if (asked < 0) return no_answer("unknown precision '" + *call.precision() + "'");
+  if (!call.bind(values)) return no_answer("the arguments do not fit the declaration");
+  request.values = values;
+  Gpu* gpu = nullptr;
+  std::string reason = fill_device(place, request, gpu);
+  if (!reason.empty()) return no_answer(std::move(reason));
+
+  std::string refused;
+  const std::vector<Candidate> candidates = select(op, kVariants, request, refused);
+  int64_t shape[kMaxRank] = {};
+  op.output_shape(values, shape);
+  for (const Candidate& candidate : candidates) {
+    if (gpu != nullptr && candidate.entry->cuda_major > gpu->driver_cuda_major) {
+      reason = std::string(candidate.entry->name) + " was compiled for CUDA " +
+               std::to_string(candidate.entry->cuda_major) + " and the driver is for " +
+               std::to_string(gpu->driver_cuda_major);
+      continue;
+    }
+    OwnedTensor output = empty(shape, op.output_rank, dtype, place);
+    last_variant() = candidate.number;
+    bool nothing = false;
+    for (int i = 0; i < op.output_rank; ++i) nothing = nothing || shape[i] == 0;
+    if (!nothing) reason = run_candidate(op, candidate, call, place, gpu, values, output.get());
+    if (nothing || reason.empty()) return Answer{std::move(output), ""};
+    reason = std::string(candidate.entry->name) + ": " + reason;
+  }
+  if (!reason.empty()) return no_answer(std::move(reason));
+  if (!refused.empty()) return no_answer("not verified on this machine: " + refused);
+  return no_answer("no frozen kernel covers " + describe(op, request));
+}
+
+template <const Operator& op>
+void boxed(StableIValue* stack, uint64_t, uint64_t) {
+  Call call(op, stack);
+  Answer result = answer(op, call);
+  if (result.output == nullptr) {
+    run_reference(op, stack, call.stack_size(), result.reason);
+    return;
+  }
+  call.release();
+  stack[0] = torch::stable::detail::from(result.output.release());
+}
+
+}  // namespace
+}  // namespace coldforge
