@@ -8,7 +8,7 @@ are written once against it. Rules that every device keeps:
 * one thread uses a device; nothing is locked here;
 * `bind` may be slow (it packs arguments), the `Call` it returns only enqueues one launch and never waits;
 * a refusal that harms nothing raises `LaunchRefused` (too much shared memory, bad grid, unloadable binary);
-  anything after which the process cannot be trusted raises `DeviceFault`, from any method, and the worker exits;
+  anything after which the process cannot be trusted raises `DeviceFault`, from any method: the worker exits;
 * a kernel's fault may surface late: `synchronize` raises it.
 """
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...codegen.errors import ColdforgeError
-from .buffers import GuardedTensor
+from .buffers import NAN_BYTE, GuardedTensor
 
 if TYPE_CHECKING:
     from ...codegen.compile.artifact import Artifact
@@ -41,7 +41,7 @@ class LaunchRefused(ColdforgeError):
 
 
 class DeviceFault(ColdforgeError):
-    """A kernel broke the process's device state (illegal address, trap, ...): the worker has to be replaced."""
+    """A kernel broke the process's device state (illegal address, trap, ...): replace the worker."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,11 @@ class Device(ABC):
         """Allocates a tensor between guard zones, at the weakest alignment that kernels may assume."""
         return GuardedTensor.allocate(shape, dtype, self.torch_device, self.alignment_bytes, guard)
 
-    def place(self, value: torch.Tensor, *, guarded: bool = False) -> torch.Tensor:
-        """Copies a tensor to the device, contiguous; `guarded` puts NaN bytes around it to catch stray reads."""
-        if not guarded:
-            return value.to(self.torch_device).contiguous()
-        buffer = self.allocate(value.shape, value.dtype, guard=0xFF)
+    def place(self, value: torch.Tensor) -> GuardedTensor:
+        """Copies an input to the device between guard zones of NaN bytes: stray reads show in the output."""
+        buffer = self.allocate(value.shape, value.dtype, guard=NAN_BYTE)
         buffer.tensor.copy_(value)
-        return buffer.tensor
+        return buffer
 
     def run(
         self,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-GUARD_BYTES = 1 << 18
-"""Bytes of guard on either side: several rows of any workload, so that a lost tile edge lands inside."""
+GUARD_BYTES = 1 << 17
+"""Bytes of guard on either side: many rows of any workload, so that a lost tile edge lands inside."""
 
 NAN_BYTE = 0xFF
 """Fills a float of any width with a NaN."""
@@ -22,12 +22,14 @@ class GuardedTensor:
 
     Attributes:
         tensor: The usable part.
+        storage: The whole allocation, as bytes, a multiple of 8.
         front, back: Byte views of the zones around it.
         guard: The byte that fills the zones. Zones around an output differ from NaN_BYTE: a kernel that
             reads a poisoned byte may write that very NaN, which must not look like an intact zone.
     """
 
     tensor: torch.Tensor
+    storage: torch.Tensor
     front: torch.Tensor
     back: torch.Tensor
     guard: int
@@ -36,16 +38,18 @@ class GuardedTensor:
     def allocate(
         cls, shape: Sequence[int], dtype: torch.dtype, device: torch.device, alignment_bytes: int, guard: int
     ) -> GuardedTensor:
-        """Allocates `shape` at an address that is a multiple of `alignment_bytes` and of no higher power of two.
+        """Allocates `shape` at an address that is an odd multiple of `alignment_bytes`.
 
         So a kernel that assumes more than the contract promises is found here and not by a user.
         """
         length = math.prod(shape) * dtype.itemsize
-        storage = torch.empty(length + 2 * GUARD_BYTES + 2 * alignment_bytes, dtype=torch.uint8, device=device)
+        whole = -(-(length + 2 * GUARD_BYTES + 2 * alignment_bytes) // 8) * 8
+        storage = torch.empty(whole, dtype=torch.uint8, device=device)
         first = storage.data_ptr() + GUARD_BYTES
         start = GUARD_BYTES + (alignment_bytes - first) % (2 * alignment_bytes)
         result = cls(
             storage[start : start + length].view(dtype).view(tuple(shape)),
+            storage,
             storage[:start],
             storage[start + length :],
             guard,

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is a variant right? Every check runs it into poisoned memory and judges every element against float64.
+
+The checks of a problem (inputs, references, tolerances) are computed once and serve every variant: they hang
+on the problem and the error class alone. A check also fails a variant that writes outside its output, changes
+an input, or answers differently the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..codegen.errors import InputError
+from .bound import Expectation, Judgement, depends_on_data, expect, judge
+from .inputs import KINDS, WORKLOAD_KINDS, describe, draw, ragged_problems
+
+if TYPE_CHECKING:
+    from ..codegen.problem import Problem
+    from ..codegen.space import Launch
+    from .devices.base import Device
+    from .devices.buffers import GuardedTensor
+
+DEPENDENCE_TOLERANCES = {"fp32": 100.0}
+"""By how many tolerances another draw of the data must move the output; 4 for a class too coarse for 100."""
+
+LaunchOf = Callable[["Problem"], "Launch"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One shape with one draw of inputs, on the device.
+
+    Attributes:
+        problem: The shape.
+        kind: The kind of inputs.
+        inputs: In ABI order; None for an absent optional.
+        pristine: Bytes of each input's whole allocation as they must be afterwards.
+        expected: What the output must be.
+    """
+
+    problem: Problem
+    kind: str
+    inputs: tuple[GuardedTensor | None, ...]
+    pristine: tuple[torch.Tensor | None, ...]
+    expected: Expectation
+
+    @property
+    def name(self) -> str:
+        """The kind and the shape, for messages."""
+        return f"{self.kind} inputs at {describe(self.problem)}"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The run-time sizes in ABI order."""
+        return abi_sizes(self.problem)
+
+    @property
+    def scalars(self) -> tuple[float, ...]:
+        """The scalars in ABI order."""
+        return abi_scalars(self.problem)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the checks said.
+
+    Attributes:
+        ok: Whether every check passed.
+        reason: The first failure in one line; empty when ok.
+        error: Worst relative L2 error over the checks that ran.
+        bound_ratio: Worst |out - ref| / tolerance over the checks that ran.
+        checks: How many ran.
+    """
+
+    ok: bool
+    reason: str
+    error: float
+    bound_ratio: float
+    checks: int
+
+
+def abi_sizes(problem: Problem) -> tuple[int, ...]:
+    """The values of the run-time sizes that a kernel receives, in order."""
+    return tuple(int(problem.values[name]) for name in problem.sizes)
+
+
+def abi_scalars(problem: Problem) -> tuple[float, ...]:
+    """The values of the run-time scalars that a kernel receives, in order."""
+    return tuple(float(problem.scalars[name]) for name in problem.scalar_names)
+
+
+def build_check(device: Device, problem: Problem, kind: str, precision: str, seed: int = 0) -> Check:
+    """Draws inputs, places them on the device, and computes what the output must be."""
+    drawn = draw(problem, kind, seed)
+    placed = {name: device.place(value) for name, value in drawn.items()}
+    tensors = {name: buffer.tensor for name, buffer in placed.items()}
+    expected = expect(problem, tensors, problem.scalars, precision)
+    inputs = tuple(placed.get(spec.name) for spec in problem.tensors)
+    pristine = tuple(None if buffer is None else buffer.storage.clone() for buffer in inputs)
+    return Check(problem, kind, inputs, pristine, expected)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """All checks of a problem.
+
+    Attributes:
+        ragged: Small awkward shapes, all kinds of inputs.
+        workload: The problem itself, the kinds of WORKLOAD_KINDS; the first is the one that is timed.
+        left_out: Kinds of inputs on which the output hardly depends on the data: passing would mean nothing.
+    """
+
+    ragged: tuple[Check, ...]
+    workload: tuple[Check, ...]
+    left_out: tuple[str, ...] = ()
+
+    def all(self) -> tuple[Check, ...]:
+        """The cheap ones first."""
+        return (*self.ragged, *self.workload)
+
+    def after_timing(self) -> tuple[Check, ...]:
+        """What is run once more after a variant was timed: the timed inputs, and one ragged shape."""
+        return (self.workload[0], *self.ragged[-1:])
+
+
+def build_checks(device: Device, problem: Problem, precision: str, seed: int = 0) -> Checks:
+    """Builds every check of a problem for an error class.
+
+    Raises:
+        InputError: On every kind of inputs the output hardly depends on the data: such a check would pass a
+            kernel that ignores them.
+    """
+    shapes = ragged_problems(problem)
+    left_out = _indifferent_kinds(device, max(shapes, key=lambda p: p.bytes_written), precision, seed)
+    kinds = [kind for kind in KINDS if kind not in left_out]
+    if not set(kinds) & set(WORKLOAD_KINDS):
+        raise InputError(
+            f"{problem.operator.name}: its output hardly changes when the data do (on inputs of kind "
+            f"{', '.join(left_out)}), so a wrong kernel would pass; choose scalars that do not hide the data"
+        )
+    ragged = [build_check(device, shape, kind, precision, seed) for kind in kinds for shape in shapes]
+    workload = [build_check(device, problem, k, precision, seed) for k in WORKLOAD_KINDS if k in kinds]
+    return Checks(tuple(ragged), tuple(workload), tuple(left_out))
+
+
+def _indifferent_kinds(device: Device, problem: Problem, precision: str, seed: int) -> list[str]:
+    tolerances = DEPENDENCE_TOLERANCES.get(precision, 4.0)
+    data = problem.tensors[0].name
+    found = []
+    for kind in KINDS:
+        tensors = {n: t.to(device.torch_device) for n, t in draw(problem, kind, seed).items()}
+        other = {**tensors, data: draw(problem, kind, seed + 1)[data].to(device.torch_device)}
+        expected = expect(problem, tensors, problem.scalars, precision)
+        moved = expect(problem, other, problem.scalars, precision).reference
+        if not depends_on_data(problem, expected, moved, tolerances=tolerances):
+            found.append(kind)
+    return found
+
+
+def verify(
+    device: Device, kernel: Any, launch_of: LaunchOf, checks: Iterable[Check], *, workspace: bool = False
+) -> Verdict:
+    """Runs a variant through checks, stopping at the first that fails.
+
+    Args:
+        device: Where it was loaded.
+        kernel: The loaded variant.
+        launch_of: Its launch at a shape.
+        checks: What to run.
+        workspace: Whether its argument struct has a workspace pointer (which may be null at some shapes).
+
+    Raises:
+        LaunchRefused, DeviceFault: As the device does.
+    """
+    error, ratio, count = 0.0, 0.0, 0
+    for check in checks:
+        count += 1
+        judgement, reason = _run_check(device, kernel, launch_of(check.problem), check, workspace)
+        if judgement is not None:
+            error, ratio = max(error, judgement.error), max(ratio, judgement.ratio)
+        if reason:
+            return Verdict(False, f"{check.name}: {reason}", error, ratio, count)
+    return Verdict(True, "", error, ratio, count)
+
+
+def _run_check(
+    device: Device, kernel: Any, launch: Launch, check: Check, workspace: bool
+) -> tuple[Judgement | None, str]:
+    output = device.allocate(check.problem.output.shape, check.problem.dtype.torch)
+    scratch = device.allocate((launch.workspace_bytes,), torch.uint8) if launch.workspace_bytes else None
+    arguments: list[torch.Tensor | None] = [None if b is None else b.tensor for b in check.inputs]
+    arguments.append(output.tensor)
+    if workspace:
+        arguments.append(None if scratch is None else scratch.tensor)
+    call = device.bind(kernel, launch, arguments, check.sizes, check.scalars)
+    call()
+    device.synchronize()
+    reason = _trespass(check, output, scratch)
+    if reason:
+        return None, reason
+    judgement = judge(output.tensor, check.expected)
+    if judgement.wrong:
+        return judgement, _wrong_elements(judgement, check.problem)
+    first = _bits(output.tensor).clone()
+    output.poison()
+    if scratch is not None:
+        scratch.poison()
+    call()
+    device.synchronize()
+    reason = _trespass(check, output, scratch)
+    if not reason and not torch.equal(_bits(output.tensor), first):
+        different = int((_bits(output.tensor) != first).sum())
+        reason = f"a second run on the same inputs differs in {different} bytes of the output"
+    return judgement, reason
+
+
+def _trespass(check: Check, output: GuardedTensor, scratch: GuardedTensor | None) -> str:
+    """What was written where it must not be; empty when nothing was."""
+    if not output.intact():
+        return "it wrote outside its output"
+    if scratch is not None and not scratch.intact():
+        return "it wrote outside its workspace"
+    for spec, buffer, pristine in zip(check.problem.tensors, check.inputs, check.pristine, strict=True):
+        if buffer is None or pristine is None or torch.equal(_words(buffer.storage), _words(pristine)):
+            continue
+        # Later variants must not be judged on spoilt inputs.
+        buffer.storage.copy_(pristine)
+        return f"it changed its input {spec.name} or memory beside it"
+    return ""
+
+
+def _words(storage: torch.Tensor) -> torch.Tensor:
+    return storage.view(torch.int64)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _wrong_elements(judgement: Judgement, problem: Problem) -> str:
+    total = 1
+    for extent in problem.output.shape:
+        total *= extent
+    place = ", ".join(str(i) for i in judgement.worst)
+    times = "" if judgement.ratio == float("inf") else f", {judgement.ratio:.3g} times the bound"
+    return (
+        f"{judgement.wrong} of {total} outputs are wrong; worst at [{place}]: "
+        f"{judgement.got:.9g} instead of {judgement.want:.9g}{times}"
+    )
+
