@@ -5,13 +5,14 @@ file and line."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from .errors import DeclarationError
+from .expr import Expr, parse
 
 MAX_BYTES = 1_000_000
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
@@ -139,9 +140,14 @@ def check_int(value: Any, where: str, low: int, high: int = 2**31 - 1) -> int:
     return value
 
 
-def frozen(mapping: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """A mapping as sorted pairs: hashable, and the same whatever the order it was written in."""
-    return tuple(sorted(mapping.items()))
+def check_expression(value: Any, where: str) -> Expr:
+    """``value`` as an expression; a plain number is one too."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise DeclarationError(f"{where}: expected an expression, got {_brief(value)}")
+    try:
+        return parse(str(value))
+    except DeclarationError as error:
+        raise DeclarationError(f"{where}: {error}") from None
 
 
 def _brief(value: Any) -> str:

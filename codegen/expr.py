@@ -2,7 +2,7 @@
 """The expression language of the YAML declarations: integer arithmetic, comparisons, a few functions,
 nothing else.
 
-The text is parsed by Python's ``ast`` and walked node by node; it is never given to ``eval``, so a
+The text is parsed by Python's ``ast`` and checked node by node; it is never given to ``eval``, so a
 declaration cannot
 call, import or reach anything. The same tree prints as C++ (``to_cpp``), so that a launch grid is written
 once and means
@@ -14,12 +14,13 @@ from __future__ import annotations
 import ast
 import operator as op
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from .errors import DeclarationError
 
 Value = int | float | str | bool
+Evaluator = Callable[[Mapping[str, Value]], Value]
 MAX_TEXT = 2000
 MAX_MAGNITUDE = 2**63 - 1
 
@@ -65,12 +66,15 @@ class Expr:
 
     Attributes:
         text: what was parsed.
+        tree: the checked syntax tree, for printing.
         names: the names it reads.
+        evaluator: the tree as a closure.
     """
 
     text: str
     tree: ast.expr
     names: frozenset[str]
+    evaluator: Evaluator = field(compare=False, repr=False)
 
     def evaluate(self, env: Mapping[str, Value]) -> Value:
         """The value under ``env``.
@@ -79,7 +83,7 @@ class Expr:
             DeclarationError: an unknown name, a division by zero, mixed types, or a result past 64 bits.
         """
         try:
-            value = _evaluate(self.tree, env)
+            value = self.evaluator(env)
         except KeyError as error:
             raise DeclarationError(f"expression {self.text!r}: unknown name {error.args[0]!r}") from None
         except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
@@ -111,9 +115,9 @@ def parse(text: str) -> Expr:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         names = frozenset(_check(tree, text))
+        return Expr(text, tree, names, _compile(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise DeclarationError(f"malformed expression {text!r}") from None
-    return Expr(text, tree, names)
 
 
 def evaluate(value: str | int | float | bool, env: Mapping[str, Value]) -> Value:
@@ -178,47 +182,67 @@ def _describe(node: ast.AST) -> str:
         return type(node).__name__
 
 
-def _evaluate(node: ast.expr, env: Mapping[str, Value]) -> Value:
+def _compile(node: ast.expr) -> Evaluator:
+    """A closure for a checked node: spaces evaluate each expression up to a million times."""
     match node:
         case ast.Constant(value=value):
-            return value  # type: ignore[return-value]
+            return lambda env: value  # type: ignore[return-value]
         case ast.Name(id=name):
-            return env[name]
+            return lambda env: env[name]
         case ast.BinOp(left=a, op=o, right=b):
-            function = (_BINARY | _INTEGER)[type(o)][0]
-            left, right = _number(_evaluate(a, env)), _number(_evaluate(b, env))
-            return function(left, right)
+            return _compile_binary((_BINARY | _INTEGER)[type(o)][0], _compile(a), _compile(b))
         case ast.UnaryOp(op=ast.USub(), operand=a):
-            return -_number(_evaluate(a, env))
+            operand = _compile(a)
+            return lambda env: -_number(operand(env))
         case ast.UnaryOp(operand=a):
-            return not _evaluate(a, env)
-        case ast.BoolOp(op=ast.And(), values=values):
-            return all(_evaluate(v, env) for v in values)
-        case ast.BoolOp(values=values):
-            return any(_evaluate(v, env) for v in values)
+            operand = _compile(a)
+            return lambda env: not operand(env)
+        case ast.BoolOp(op=o, values=values):
+            parts = [_compile(v) for v in values]
+            combine = all if isinstance(o, ast.And) else any
+            return lambda env: combine(part(env) for part in parts)
         case ast.Compare(left=a, ops=ops, comparators=rest):
-            return _compare(a, ops, rest, env)
+            return _compile_comparison(_compile(a), ops, rest)
         case ast.IfExp(test=t, body=a, orelse=b):
-            return _evaluate(a if _evaluate(t, env) else b, env)
+            test, body, orelse = _compile(t), _compile(a), _compile(b)
+            return lambda env: body(env) if test(env) else orelse(env)
         case ast.Call(func=ast.Name(id=name), args=args):
-            return FUNCTIONS[name](*(_number(_evaluate(a, env)) for a in args))
-    raise TypeError(f"{_describe(node)} has no value")
+            function, arguments = FUNCTIONS[name], [_compile(a) for a in args]
+            return lambda env: function(*(_number(argument(env)) for argument in arguments))
+    raise DeclarationError(f"{_describe(node)} has no value")
 
 
-def _compare(first: ast.expr, ops: list[ast.cmpop], rest: list[ast.expr], env: Mapping[str, Value]) -> bool:
-    left = _evaluate(first, env)
-    for o, node in zip(ops, rest, strict=True):
-        if isinstance(o, ast.In | ast.NotIn):
-            members = [_evaluate(e, env) for e in node.elts]  # type: ignore[attr-defined]
-            holds = (left in members) == isinstance(o, ast.In)
-            right = left
-        else:
-            right = _evaluate(node, env)
-            holds = _COMPARE[type(o)][0](left, right)
-        if not holds:
-            return False
-        left = right
-    return True
+def _compile_binary(function: Callable[..., Value], left: Evaluator, right: Evaluator) -> Evaluator:
+    return lambda env: function(_number(left(env)), _number(right(env)))
+
+
+def _compile_comparison(first: Evaluator, ops: list[ast.cmpop], rest: list[ast.expr]) -> Evaluator:
+    links = [_compile_link(o, node) for o, node in zip(ops, rest, strict=True)]
+
+    def evaluate(env: Mapping[str, Value]) -> Value:
+        left = first(env)
+        for link in links:
+            holds, left = link(left, env)
+            if not holds:
+                return False
+        return True
+
+    return evaluate
+
+
+def _compile_link(o: ast.cmpop, node: ast.expr) -> Callable[[Value, Mapping[str, Value]], tuple[bool, Value]]:
+    """One comparison of a chain: (left, env) -> (whether it holds, the value that the next one compares)."""
+    if isinstance(o, ast.In | ast.NotIn):
+        members = [_compile(e) for e in node.elts]  # type: ignore[attr-defined]
+        wanted = isinstance(o, ast.In)
+        return lambda left, env: ((left in [m(env) for m in members]) == wanted, left)
+    compare, right = _COMPARE[type(o)][0], _compile(node)
+
+    def link(left: Value, env: Mapping[str, Value]) -> tuple[bool, Value]:
+        value = right(env)
+        return compare(left, value), value
+
+    return link
 
 
 def _number(value: Value) -> int | float:

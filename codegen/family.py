@@ -157,7 +157,8 @@ def load_family(folder: Path) -> Family:
         _attribute(n, v, where) for n, v in declare.check_named(doc.get("attributes", {}), where).items()
     )
     derived = {
-        n: parse(v) for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()
+        n: declare.check_expression(v, f"{where}: derived.{n}")
+        for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()
     }
     tensors = tuple(
         _tensor(n, v, where) for n, v in declare.check_named(doc["tensors"], f"{where}: tensors").items()
@@ -183,8 +184,8 @@ def load_family(folder: Path) -> Family:
         channel_dim=declare.check_int(doc.get("channel_dim", 1), f"{where}: channel_dim", 0, 8),
         run_time=_names(doc["run_time"], f"{where}: run_time"),
         abi_sizes=_names(doc["abi_sizes"], f"{where}: abi_sizes"),
-        flops=parse(str(doc["flops"])),
-        reduction_length=parse(str(doc["reduction_length"])),
+        flops=declare.check_expression(doc["flops"], f"{where}: flops"),
+        reduction_length=declare.check_expression(doc["reduction_length"], f"{where}: reduction_length"),
         reference_name=declare.check_identifier(doc["reference"], f"{where}: reference"),
         magnitude_name=declare.check_identifier(doc["magnitude"], where) if "magnitude" in doc else "",
         digest=_digest(folder),
@@ -198,7 +199,11 @@ def parse_rules(value: Any, where: str) -> tuple[Rule, ...]:
     rules = []
     for item in value if isinstance(value, list) else declare.check_list(value, where):
         entry = declare.check_keys(item, where, ("require", "reason"))
-        rules.append(Rule(parse(entry["require"]), declare.check_text(entry["reason"], where)))
+        rules.append(
+            Rule(
+                declare.check_expression(entry["require"], where), declare.check_text(entry["reason"], where)
+            )
+        )
     return tuple(rules)
 
 
@@ -222,7 +227,10 @@ def _tensor(name: str, value: Any, where: str) -> TensorDeclaration:
 
 
 def _shape(value: Any, where: str) -> tuple[Expr, ...]:
-    return tuple(parse(str(item)) for item in declare.check_list(value, f"{where}: shape"))
+    return tuple(
+        declare.check_expression(item, f"{where}: shape")
+        for item in declare.check_list(value, f"{where}: shape")
+    )
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import declare
 from .errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
-from .expr import Expr, Value, evaluate_int, parse
+from .expr import Expr, Value, evaluate_int
 from .family import Rule, parse_rules
 from .problem import Problem
 from .target import Target
@@ -238,10 +238,11 @@ def load_space(path: Path, family: str) -> Space:
         file=file,
         parameters=parameters,
         derived={
-            n: parse(v) for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()
+            n: declare.check_expression(v, f"{where}: derived.{n}")
+            for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()
         },
         constraints=parse_rules(doc.get("constraints", []), f"{where}: constraints"),
-        launch_exprs={n: parse(str(v)) for n, v in launch.items()},
+        launch_exprs={n: declare.check_expression(v, f"{where}: launch.{n}") for n, v in launch.items()},
     )
     if space.size > MAX_CARTESIAN:
         raise DeclarationError(

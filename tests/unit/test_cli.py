@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: JSON on stdout, and one clear line with exit code 2 for every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from coldforge.tuner.cli import COMMANDS, run
+
+OP = "conv2d_divide_leaky_relu"
+
+
+def test_list_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["operators"]}
+    assert rows[OP]["family"] == "conv2d"
+    assert {"seed", "small"} <= set(rows[OP]["workloads"])
+    cuda = rows[OP]["targets"]["cuda"]
+    assert "direct" in cuda["templates"]
+    assert 2000 <= cuda["feasible_configs"] <= 3000
+    assert rows[OP]["targets"]["cpu"]["feasible_configs"] >= 100
+
+
+def test_list_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list"]) == 0
+    assert "TILE_X" in capsys.readouterr().out
+
+
+def test_render_prints_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", OP, "--set", "TILE_X=32", "--set", "OC_TILE=16"]) == 0
+    text = capsys.readouterr().out
+    assert "TILE_X=32" in text
+    assert 'extern "C" __global__' in text
+    assert run(["render", OP, "--target", "cpu", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["target"]["kind"] == "cpu"
+    assert document["digest"][:8] in document["name"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["render", "nope"], "unknown operator 'nope'"),
+        (["render", OP, "--set", "TILE_Q=1"], "unknown parameter"),
+        (["render", OP, "--set", "TILE_X=33"], "TILE_X=33 is not a value"),
+        (["render", OP, "--set", "TILE_X"], "expected NAME=VALUE"),
+        (["render", OP, "--set", "TILE_X=32", "--set", "TILE_X=64"], "twice"),
+        (["render", OP, "--template", "nope"], "unknown template"),
+        (["render", OP, "--arch", "sm_20"], "unknown arch 'sm_20'"),
+        (["render", OP, "--target", "tpu"], "'tpu'"),
+        (["render", OP, "--workload", "nope"], "unknown workload"),
+        (["render", OP, "--shape", "N"], "expected NAME=INTEGER"),
+        (["render", OP, "--shape", "N=1,N=2"], "gives N twice"),
+        (["render", OP, "--shape", "N=1e3"], "expected NAME=INTEGER"),
+        (["render", OP, "--shape", "Q=1"], "unknown shape field"),
+        (["render", OP, "--shape", "H=1"], "larger than the padded image"),
+        (["render", OP, "--dtype", "fp8"], "unknown dtype"),
+        (["render", OP, "--templates", "/nonexistent"], "not a folder"),
+        (["render"], "Missing argument"),
+        (["nope"], "No such command"),
+        (["list", "--bogus"], "No such option"),
+    ],
+)
+def test_bad_input(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert expected in err
+    assert err.startswith("coldforge: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    assert "Usage: coldforge" in capsys.readouterr().out
+
+
+def test_unknown_setting_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLDFORGE_JOBS", "many")
+    assert run(["show"]) == 2
+    assert "COLDFORGE_JOBS" in capsys.readouterr().err

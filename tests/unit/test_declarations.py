@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Malformed YAML of every kind gives one DeclarationError that names the file and the part."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue
+from coldforge.codegen.declare import load_mapping
+from coldforge.codegen.errors import DeclarationError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of the built-in declarations that a test may damage."""
+    shutil.copytree(BUILTIN_ROOT, tmp_path / "templates", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "templates"
+
+
+def _damage(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("family: conv2d", "family: conv9d", "unknown family 'conv9d'"),
+        ("  - div: divisor", "  - divide: divisor", "unknown operation 'divide'"),
+        ("  - div: divisor", "  - div: nothing", "names 'nothing'"),
+        ("  - div: divisor", "  - div: {by: divisor}", "no parameter 'by'"),
+        ("  - div: divisor", "  - clamp: divisor", "name them"),
+        ("  - div: divisor", "  - [div, 2]", "expected an operation"),
+        ("divisor: 2.0", "divisor: two", "expected a number"),
+        ("divisor: 2.0", "divisor: .inf", "expected a number"),
+        ("divisor: 2.0", "x: 2.0, divisor: 2.0", "already taken"),
+        ("summary:", "sumary:", "missing key 'summary'"),
+        ("module:", "extra: 1\nmodule:", "unknown key 'extra'"),
+        ("module:", "family: conv2d\nmodule:", "given twice"),
+        ("small: {", "small: {Q: 3, ", "unknown key 'Q'"),
+        ("epilogue:", "epilogue: [", "malformed YAML"),
+        ("operator: conv2d_divide_leaky_relu", "operator: other", "the file name must be other.yaml"),
+    ],
+)
+def test_operator(root: Path, old: str, new: str, expected: str) -> None:
+    _damage(root / "operators" / "conv2d_divide_leaky_relu.yaml", old, new)
+    with pytest.raises(DeclarationError) as caught:
+        Catalogue((root,)).operators  # noqa: B018 (reading the property loads the files)
+    assert expected in str(caught.value)
+    assert "conv2d_divide_leaky_relu.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("run_time: [N, H, W]", "run_time: [N, H, Q]", "run_time names 'Q'"),
+        ("flops: 2 * N", "flops: 2 * QQ", "unknown name 'QQ'"),
+        ("flops: 2 * N", "flops: __import__('os') * N", "not part of the expression language"),
+        ("reference: conv2d", "reference: conv9d", "no function 'conv9d'"),
+        ("sizes: [N, C_in,", "sizes: [N, N,", "stands twice"),
+        ("default: 1, min: 1}\n  padding", "default: 0, min: 1}\n  padding", "not a whole number from 1"),
+        (
+            "bias: {shape: [C_out], optional: true}",
+            "bias: {shape: [C_out], optional: maybe}",
+            "true or false",
+        ),
+    ],
+)
+def test_family(root: Path, old: str, new: str, expected: str) -> None:
+    _damage(root / "conv2d" / "family.yaml", old, new)
+    with pytest.raises(DeclarationError, match=r"family\.yaml") as caught:
+        Catalogue((root,)).families  # noqa: B018
+    assert expected in str(caught.value)
+
+
+SPACE = """\
+template: direct
+target: cuda
+archs: [sm_90]
+file: direct.cu.jinja
+parameters:
+  TILE_X: {values: [16, 32], help: output columns of a block}
+  WEIGHTS: {values: [shared, direct], help: where weights are read}
+derived: {THREADS: TILE_X * 8}
+constraints:
+  - {require: THREADS <= 128 or WEIGHTS == 'shared', reason: "{THREADS} threads with {WEIGHTS} weights"}
+default: {TILE_X: 16, WEIGHTS: shared}
+launch: {grid: "N * ceil_div(W_out, TILE_X)", block: THREADS, shared_bytes: 0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("target: cuda", "target: tpu", "must be cuda or cpu"),
+        ("values: [16, 32]", "values: []", "list that is not empty"),
+        ("values: [16, 32]", "values: [16, 16]", "stands twice"),
+        ("values: [16, 32]", "values: [16, 1.5]", "neither a whole number"),
+        ("values: [16, 32]", "values: [16, true]", "neither a whole number"),
+        ("values: [shared, direct]", "values: [shared, 'a b']", "is not a name"),
+        ("default: {TILE_X: 16, ", "default: {", "missing key 'TILE_X'"),
+        ("default: {TILE_X: 16", "default: {TILE_X: 17", "is none of"),
+        ("file: direct.cu.jinja", "file: ../family.yaml", "does not stand beside"),
+        ("block: THREADS", "blocks: THREADS", "missing key 'block'"),
+        ("derived: {THREADS: TILE_X * 8}", "derived: {THREADS: [1]}", "expected an expression"),
+        ("help: output columns of a block", "hint: x", "missing key 'help'"),
+    ],
+)
+def test_space(root: Path, old: str, new: str, expected: str) -> None:
+    path = root / "conv2d" / "space.direct.cuda.yaml"
+    path.write_text(SPACE)
+    (root / "conv2d" / "direct.cu.jinja").touch()
+    _damage(path, old, new)
+    catalogue = Catalogue((root,))
+    with pytest.raises(DeclarationError, match=r"space\.direct\.cuda\.yaml") as caught:
+        catalogue.spaces(catalogue.operator("conv2d_mish"))
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- a\n- b",
+        "a: &x [1]\nb: *x",
+        "!!python/object/apply:os.system ['true']",
+        "a: 1\na: 2",
+        "1: 2",
+        "",
+        "\x00",
+        "{",
+    ],
+)
+def test_not_a_plain_mapping(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(DeclarationError):
+        load_mapping(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(st.binary(max_size=200))
+def test_any_bytes_load_or_are_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(data)
+    message = ""
+    try:
+        assert isinstance(load_mapping(path), dict)
+    except DeclarationError as error:
+        message = str(error)
+    assert "\n" not in message
