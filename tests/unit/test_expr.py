@@ -97,7 +97,7 @@ def test_cpp_means_the_same(tmp_path: Path) -> None:
     texts = ["(A - B) // 2", "-A // B", "-A % B", "ceil_div(-A, B)", "round_up(A, 4)", "min(A, B, 5)"]
     texts += ["max(A, 9, B)", "abs(B - A)", "A if B > 5 and A > 1 else B * 2", "(A >= 7) + (not Z)"]
     lines = "".join(f'  std::printf("%lld\\n", (long long)({parse(t).to_cpp()}));\n' for t in texts)
-    header = Path(__file__).parents[2] / "generated" / "runtime" / "expr.h"
+    header = Path(__file__).parents[2] / "generated" / "runtime" / "native" / "expressions.h"
     source = tmp_path / "expr.cpp"
     source.write_text(
         f'#include <cstdint>\n#include <cstdio>\n#include "{header}"\n'
