@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far a correct kernel of an error class may be from float64, element by element.
 
-With v the linear part in float64, m the sum of the absolute values of the terms behind it and K their number,
-a kernel of class p is allowed
+With v the linear part in float64, m the sum of the absolute values of the terms behind it and K their
+number, a kernel of class p is allowed
 
     b = c(p) * eps(p) * sqrt(K) * m                          before the epilogue f, and
     max(|f(v + b) - f(v)|, |f(v - b) - f(v)|) + 4 eps(p) |f(v)|   after it.
 
-sqrt(K) is how rounding errors of a sum grow when they are independent; m makes the bound follow the terms, so
-that it is as tight where an image is dark as where it is bright. Where the reference is infinite or NaN,
+sqrt(K) is how rounding errors of a sum grow when they are independent; m makes the bound follow the terms,
+so that it is as tight where an image is dark as where it is bright. Where the reference is infinite or NaN,
 nothing else is allowed.
 """
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ..codegen.problem import Problem
 
 CONSTANTS = {"fp32": 2.0, "tf32": 2.0, "fp16": 2.0, "bf16": 2.0}
-"""c by error class. Measured on 1e5 sums each of K = 1 to 1152 terms (normal, offset and all-positive
-ones, added in sequence with and without fused multiply-adds, bias first or last): the worst error of fp32 was
-1.84 at K = 1 and under 1.7 from K = 9 on; of operands rounded to tf32 it was 1.57 at K = 1, falling with K. So 2
-is the least round number that rejects no correct variant."""
+"""c by error class. Measured on 1e5 sums each of K = 1 to 1152 terms (normal, offset and all-positive ones,
+added in sequence with and without fused multiply-adds, bias first or last): the worst error of fp32 was
+1.84 at K = 1 and under 1.7 from K = 9 on; of operands rounded to tf32 it was 1.57 at K = 1, falling with
+K. So 2 is the least round number that rejects no correct variant."""
 
 CHUNK_ELEMENTS = 1 << 24
 """Outputs that are referenced or judged at a time: bounds the float64 temporaries to a few hundred MB."""
@@ -90,7 +90,8 @@ def expect(
     device = next(iter(tensors.values())).device
     reference = torch.empty(problem.output.shape, dtype=torch.float64, device=device)
     tolerance = torch.empty(problem.output.shape, dtype=torch.float32, device=device)
-    # A library convolution may pick a Fourier algorithm, whose error follows the brightest pixel everywhere.
+    # A library convolution may pick a Fourier algorithm, whose error follows the brightest pixel
+    # everywhere.
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=False):
         for part, rows, inputs in _by_samples(problem, tensors):
             wide = {name: value.to(torch.float64) for name, value in inputs.items()}

@@ -2,8 +2,8 @@
 """Inputs that tell right kernels from wrong ones, and the ragged shapes on which they are drawn.
 
 One benign draw passes too much: a kernel that scales both operands by one factor, ignores an edge, or reads
-an eighth of the rows can be close on it. Each kind here exposes a family of faults. All draws are made on the
-host from a seed, so that every device and every process sees the same numbers.
+an eighth of the rows can be close on it. Each kind here exposes a family of faults. All draws are made on
+the host from a seed, so that every device and every process sees the same numbers.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def _offset(problem: Problem, tensors: Tensors, generator: torch.Generator) -> N
 
 
 def _scaled(problem: Problem, tensors: Tensors, factor: float) -> None:
-    # The additive tensors shrink too: beside a bias near 1 the error of a tiny convolution would not be seen.
+    # The additive tensors shrink too: beside a bias near 1 the error of a tiny convolution would not be
+    # seen.
     data, _, rest = _roles(problem)
     for name in (data, *rest):
         tensors[name] = tensors[name] * factor
@@ -199,9 +200,9 @@ def smallest(problem: Problem, size: str) -> int:
     return problem.dims[size]
 
 
-# (batch, added to the outer extents, remainder mod 4 that the innermost is raised to, added to the innermost).
-# Additions are to the least legal extent: one pixel; under a tile; several ragged tiles; wide; flat; tall and
-# narrow. The remainders make every alignment of the rows occur.
+# (batch, added to the outer extents, remainder mod 4 to which the innermost is raised, added to the
+# innermost). Additions are to the least legal extent: one pixel; under a tile; several ragged tiles; wide;
+# flat; tall and narrow. The remainders make every alignment of the rows occur.
 _RAGGED = (
     (1, 0, None, 0),
     (2, 4, 1, 4),
@@ -215,8 +216,8 @@ _RAGGED = (
 def ragged_problems(problem: Problem) -> tuple[Problem, ...]:
     """Small awkward shapes of the same specialisation: only run-time sizes vary, so one binary serves all.
 
-    One output pixel, images smaller than any tile, odd extents, rows longer than any tile, every alignment of
-    the rows, one sample and an odd number of them.
+    One output pixel, images smaller than any tile, odd extents, rows longer than any tile, every alignment
+    of the rows, one sample and an odd number of them.
     """
     sizes = problem.operator.family.run_time
     axes = [name for name in sizes if name != BATCH]

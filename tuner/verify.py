@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is a variant right? Every check runs it into poisoned memory and judges every element against float64.
 
-The checks of a problem (inputs, references, tolerances) are computed once and serve every variant: they hang
-on the problem and the error class alone. A check also fails a variant that writes outside its output, changes
-an input, or answers differently the second time.
+The checks of a problem (inputs, references, tolerances) are computed once and serve every variant: they
+hang on the problem and the error class alone. A check also fails a variant that writes outside its output,
+changes an input, or answers differently the second time.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Checks:
     Attributes:
         ragged: Small awkward shapes, all kinds of inputs.
         workload: The problem itself, the kinds of WORKLOAD_KINDS; the first is the one that is timed.
-        left_out: Kinds of inputs on which the output hardly depends on the data: passing would mean nothing.
+        left_out: Kinds of inputs on which the output hardly depends on the data: passing would mean
+        nothing.
     """
 
     ragged: tuple[Check, ...]

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timing: one variant against the best so far, and several side by side. `tune` and `bench` use the same
+code.
+
+A search asks for many times, so a variant that is surely hopeless is left after a few samples. Where the
+order of candidates matters they are timed in turns, round by round, so that drift of clocks and load falls
+on all alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .devices.base import Call, Device
+
+BOOTSTRAP_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How much time a measurement may take.
+
+    Attributes:
+        warmup: Calls before anything is kept.
+        screen: Samples after which a variant may be given up.
+        hopeless: Given up when the fastest of these is this many times the best time so far.
+        budget_ms: Sampling goes on until the samples' sum reaches this.
+        least, most: Limits on the number of samples whatever the budget says.
+    """
+
+    warmup: int = 2
+    screen: int = 3
+    hopeless: float = 3.0
+    budget_ms: float = 30.0
+    least: int = 11
+    most: int = 200
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples of one variant.
+
+    Attributes:
+        samples_ms: In the order taken.
+        given_up: Whether screening ended it: the time is then a rough one, fit to tell that it is slow.
+    """
+
+    samples_ms: tuple[float, ...]
+    given_up: bool = False
+
+    @property
+    def time_ms(self) -> float:
+        """The median."""
+        return statistics.median(self.samples_ms)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A bootstrap interval."""
+
+    low: float
+    high: float
+
+    def to_list(self) -> list[float]:
+        """[low, high], for JSON."""
+        return [self.low, self.high]
+
+
+def time_variant(
+    device: Device, calls: Sequence[Call], best_ms: float | None, policy: Policy | None = None
+) -> Timing:
+    """Times one variant.
+
+    Args:
+        device: Where it runs.
+        calls: The variant bound to several sets of inputs, taken in rotation.
+        best_ms: The best time so far, for screening; None to measure in full.
+        policy: How long to measure; the default one when not given.
+    """
+    policy = policy or Policy()
+    cold = device.cold_headline
+    device.sample_ms(calls, policy.warmup, cold=False)
+    samples = device.sample_ms(calls, policy.screen, cold=cold)
+    if best_ms is not None and min(samples) > policy.hopeless * best_ms:
+        return Timing(tuple(samples), given_up=True)
+    wanted = int(policy.budget_ms / max(statistics.median(samples), 1e-6))
+    wanted = min(max(wanted, policy.least), policy.most)
+    samples += device.sample_ms(calls, max(0, wanted - len(samples)), cold=cold)
+    return Timing(tuple(samples))
+
+
+def interleave(
+    device: Device, contestants: Sequence[Sequence[Call]], *, budget_ms: float = 1000.0, seed: int = 0
+) -> list[list[float]]:
+    """Times several contestants in turns: each round takes one sample of each, in an order drawn anew.
+
+    Args:
+        device: Where they run.
+        contestants: For each the calls that are taken in rotation.
+        budget_ms: What the rounds may take together; at least 11 rounds are held whatever it says.
+        seed: Of the orders.
+
+    Returns:
+        For each contestant its samples; the i-th of each belongs to round i.
+    """
+    if not contestants:
+        return []
+    cold = device.cold_headline
+    device.settle()
+    round_ms = 0.0
+    for calls in contestants:
+        device.sample_ms(calls, 2, cold=False)
+        round_ms += device.sample_ms(calls, 1, cold=cold)[0]
+    rounds = min(max(int(budget_ms / max(round_ms, 1e-6)), 11), 101)
+    order = np.random.default_rng(seed)
+    samples: list[list[float]] = [[] for _ in contestants]
+    for turn in range(rounds):
+        for index in order.permutation(len(contestants)):
+            calls = contestants[index]
+            samples[index] += device.sample_ms([calls[turn % len(calls)]], 1, cold=cold)
+    return samples
+
+
+def median_interval(samples: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval:
+    """Percentile bootstrap interval of the median.
+
+    Raises:
+        ValueError: There are no samples.
+    """
+    return _interval(np.median(_resampled(np.asarray(samples, dtype=float), seed), axis=1), level)
+
+
+def ratio_interval(
+    samples: Sequence[float], leader: Sequence[float], level: float = 0.95, seed: int = 0
+) -> Interval:
+    """Bootstrap interval of the median of round-by-round ratios: what both had in common cancels.
+
+    Args:
+        samples: Of one contestant, from `interleave`.
+        leader: Of another, from the same rounds.
+        level: Coverage.
+        seed: Of the resampling.
+
+    Raises:
+        ValueError: The numbers of rounds differ, or are zero.
+    """
+    if len(samples) != len(leader):
+        raise ValueError(f"paired samples of different length: {len(samples)} and {len(leader)}")
+    ratios = np.asarray(samples, dtype=float) / np.asarray(leader, dtype=float)
+    return _interval(np.median(_resampled(ratios, seed), axis=1), level)
+
+
+def _resampled(values: np.ndarray, seed: int) -> np.ndarray:
+    if values.size == 0:
+        raise ValueError("no samples")
+    draws = np.random.default_rng(seed).integers(values.size, size=(BOOTSTRAP_DRAWS, values.size))
+    return values[draws]
+
+
+def _interval(statistic: np.ndarray, level: float) -> Interval:
+    low, high = np.quantile(statistic, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))
