@@ -6,15 +6,19 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# A terminal, a shell and `timeout` may each pass on the same interrupt; these seconds belong to the first.
+_GRACE_S = 2.0
 
 
 class Interrupts:
-    """Within ``with``, SIGINT and SIGTERM raise KeyboardInterrupt, held back while `shielded`.
+    """Within ``with``, SIGINT and SIGTERM raise KeyboardInterrupt, held back while `shielded`. What follows
+    within two seconds is taken for the same interrupt, so that the end stays clean; later ones count again.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """
@@ -22,6 +26,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._shields = 0
         self._pending = False
+        self._last: float | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -48,6 +53,10 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._last is not None and now - self._last < _GRACE_S:
+            return
+        self._last = now
         if self._shields:
             self._pending = True
         else:

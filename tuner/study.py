@@ -9,7 +9,7 @@ nothing half done. Everything that showing or freezing a study needs is in its u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
@@ -23,9 +23,11 @@ from ..codegen.errors import InputError, UnknownName
 from .identity import StudyInputs
 from .outcome import TrialOutcome, TrialResult
 from .search import Point
+from .search.feasible import TEMPLATE
 
 _ABOUT, _WINNER, _FINALS, _TOUCHED = "about", "winner", "finals", "touched"
-_MAX_SAMPLES = 100  # a fast kernel gives thousands of samples; these are enough to judge the median by
+_ALONE, _REST = ("outcome", "reason", "error", "code_digest", "resources", "config"), "more"
+_MAX_SAMPLES = 100
 
 
 class Study:
@@ -65,6 +67,11 @@ class Study:
         self._study.set_user_attr(_FINALS, finals)
         self._study.set_user_attr(_WINNER, dict(winner))
 
+    def winner_is_current(self, trials: int) -> bool:
+        """Whether the winner comes from finals held when the study had this many trials."""
+        winner = self.winner
+        return winner is not None and bool(winner["final"]) and winner["trials"] == trials
+
     @property
     def finals(self) -> list[dict[str, Any]]:
         """The finalists with their times; empty before the finals."""
@@ -96,15 +103,13 @@ class Study:
         Returns:
             The trial as stored.
         """
-        attributes = {**result.to_dict(), "template": point.template, "config": dict(point.config)}
-        attributes["samples_ms"] = attributes["samples_ms"][:_MAX_SAMPLES]
         complete = result.ok and result.time_ms is not None
         trial = create_trial(
             state=TrialState.COMPLETE if complete else TrialState.PRUNED,
             value=result.time_ms if complete else None,
             params=point.params,
             distributions=dict(distributions),
-            user_attrs=attributes,
+            user_attrs=_attributes(point, result),
         )
         trial.datetime_complete = datetime.now()
         trial.datetime_start = trial.datetime_complete - timedelta(seconds=seconds)
@@ -112,9 +117,27 @@ class Study:
         return trial
 
 
+def thinned(samples: Sequence[float]) -> list[float]:
+    """At most 100 of the samples, evenly spread in time: enough to judge the median by."""
+    step = -(-len(samples) // _MAX_SAMPLES) or 1
+    return list(samples[::step])
+
+
+def _attributes(point: Point, result: TrialResult) -> dict[str, Any]:
+    """The result as user attributes. Each costs a millisecond to store: those that a person would filter by
+    stand alone, the rest is one; what is empty, or in the trial itself, is left out."""
+    data = {**result.to_dict(), "config": dict(point.config), "samples_ms": thinned(result.samples_ms)}
+    del data["template"], data["time_ms"]
+    alone = {name: data.pop(name) for name in _ALONE}
+    return {name: value for name, value in alone.items() if value not in (None, "", {})} | {_REST: data}
+
+
 def result_of(trial: FrozenTrial) -> TrialResult:
     """The result that a stored trial holds."""
-    return TrialResult.from_dict(trial.user_attrs)
+    attributes = trial.user_attrs
+    alone = {name: attributes[name] for name in _ALONE if name in attributes}
+    data = {**attributes.get(_REST, {}), **alone, "template": trial.params[TEMPLATE], "time_ms": trial.value}
+    return TrialResult.from_dict(data)
 
 
 def tally(results: list[TrialResult]) -> dict[str, int]:

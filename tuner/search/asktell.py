@@ -42,6 +42,7 @@ class Search:
         streams = np.random.SeedSequence([seed, len(trials)]).spawn(2)
         self._rng = np.random.default_rng(streams[0])
         sampler = factory(feasible, int(streams[1].generate_state(1)[0]))
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), sampler=sampler)
         self._pending: dict[int, int] = {}
         for trial in trials:
@@ -49,6 +50,11 @@ class Search:
             if index is not None:
                 feasible.unseen[index] = False
         self._study.add_trials(trials)
+
+    @property
+    def pending(self) -> frozenset[int]:
+        """The points that were asked for and neither told nor withdrawn."""
+        return frozenset(self._pending)
 
     def ask(self, count: int) -> list[int]:
         """Up to ``count`` unseen points, by index; fewer when the space runs out, none when it is exhausted.

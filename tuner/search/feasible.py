@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 Value = int | str
 Params = dict[str, Value]
@@ -76,7 +76,10 @@ class FeasibleSet:
         self.points = [Point(name, dict(config)) for name, found in configs.items() for config in found]
         self.names = {name: tuple(found[0]) for name, found in configs.items() if found}
         self.distributions = _distributions(self.points)
-        self._columns = {name: column for column, name in enumerate(self.distributions)}
+        self._codes_by_value: dict[str, dict[Any, int]] = {
+            name: {value: code for code, value in enumerate(distribution.choices)}
+            for name, distribution in self.distributions.items()
+        }
         self._codes = self._encode_all()
         self._index = {codes.tobytes(): index for index, codes in enumerate(self._codes)}
         self.unseen = np.ones(len(self.points), dtype=bool)
@@ -94,14 +97,15 @@ class FeasibleSet:
 
     def index_of(self, params: Mapping[str, Any]) -> int | None:
         """The index of the point with these parameters, or None if they are not feasible."""
-        codes = self._encode(params)
-        return None if codes is None else self._index.get(codes.tobytes())
+        if not self.distributions.keys() >= params.keys():
+            return None
+        return self._index.get(self._encode(params).tobytes())
 
     def params(self, index: int) -> Params:
         """The parameters of a point."""
         return self.points[index].params
 
-    def distributions_of(self, index: int) -> dict[str, CategoricalDistribution]:
+    def distributions_of(self, index: int) -> dict[str, BaseDistribution]:
         """The distributions of the parameters that a point has."""
         return {name: self.distributions[name] for name in self.params(index)}
 
@@ -118,41 +122,36 @@ class FeasibleSet:
         candidates = np.flatnonzero(self.unseen)
         if candidates.size == 0:
             raise IndexError("every feasible config was tried")
-        codes = np.array([self._code(name, params.get(name)) for name in self.distributions], dtype=np.int16)
-        distance = (self._codes[candidates] != codes).sum(axis=1)
+        distance = (self._codes[candidates] != self._encode(params)).sum(axis=1)
         return int(rng.choice(candidates[distance == distance.min()]))
 
     def _encode_all(self) -> np.ndarray:
-        codes = np.full((len(self.points), len(self._columns)), _ABSENT, dtype=np.int16)
-        for row, point in enumerate(self.points):
-            for name, value in point.params.items():
-                codes[row, self._columns[name]] = self._code(name, value)
-        return codes
+        lookups = [(name, self._codes_by_value[name]) for name in self.distributions if name != TEMPLATE]
+        templates = self._codes_by_value[TEMPLATE]
+        rows = [
+            [templates[p.template], *(codes.get(p.config.get(name), _ABSENT) for name, codes in lookups)]
+            for p in self.points
+        ]
+        return np.array(rows, dtype=np.int32).reshape(len(self.points), len(self.distributions))
 
-    def _encode(self, params: Mapping[str, Any]) -> np.ndarray | None:
-        codes = np.full(len(self._columns), _ABSENT, dtype=np.int16)
-        for name, value in params.items():
-            code = self._code(name, value)
-            if code == _ABSENT:
-                return None
-            codes[self._columns[name]] = code
-        return codes
-
-    def _code(self, name: str, value: Any) -> int:
-        distribution = self.distributions.get(name)
-        if distribution is None or value not in distribution.choices:
-            return _ABSENT
-        return distribution.choices.index(value)
+    def _encode(self, params: Mapping[str, Any]) -> np.ndarray:
+        """The codes of any parameters; what no point has is ``_ABSENT``."""
+        absent: dict[Any, int] = {}
+        codes = [
+            self._codes_by_value.get(name, absent).get(params.get(name), _ABSENT)
+            for name in self.distributions
+        ]
+        return np.array(codes, dtype=np.int32)
 
 
 def _distributions(points: Sequence[Point]) -> dict[str, CategoricalDistribution]:
-    choices: dict[str, list[Any]] = {}
+    choices: dict[str, dict[Any, None]] = {TEMPLATE: {}}
     for point in points:
-        for name, value in point.params.items():
-            known = choices.setdefault(name, [])
-            if value not in known:
-                known.append(value)
-    for values in choices.values():
+        choices[TEMPLATE][point.template] = None
+        for name, value in point.config.items():
+            choices.setdefault(name, {})[value] = None
+    ordered = {name: list(values) for name, values in choices.items()}
+    for values in ordered.values():
         if all(isinstance(value, int) for value in values):
             values.sort()
-    return {name: CategoricalDistribution(values) for name, values in choices.items()}
+    return {name: CategoricalDistribution(values) for name, values in ordered.items()}

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tuning loop on a real plan with a pretended compiler and worker: no compiler, no device, no waiting."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.compile import Artifact, Resources
+from coldforge.codegen.errors import CompileError, InfeasibleConfig
+from coldforge.codegen.problem import make_problem
+from coldforge.codegen.render import KernelSource
+from coldforge.codegen.space import Config, Space
+from coldforge.codegen.target import Target
+from coldforge.tuner.interrupts import Interrupts
+from coldforge.tuner.outcome import TrialOutcome, TrialResult
+from coldforge.tuner.plan import Plan, Toolchain
+from coldforge.tuner.progress import Snapshot
+from coldforge.tuner.storage import open_storage
+from coldforge.tuner.study import Study, open_study
+from coldforge.tuner.summary import summarise
+from coldforge.tuner.tools import Job
+from coldforge.tuner.tune import TuneOptions, Tuner
+from coldforge.tuner.winners import collect_winners, study_winner
+from optuna.trial import TrialState
+
+TARGET = Target("cpu", "x86-64-v3", "a CPU", {"threads": 2, "llc_bytes": 1 << 25, "vector_bytes": 32})
+TOOLCHAIN = Toolchain("g++ 12.2.0", ("-O3",), "", "1")
+
+
+def _trimmed(space: Space, counts: dict[str, int]) -> Space:
+    """The space with the first few values of each parameter only."""
+    parameters = tuple(
+        dataclasses.replace(p, values=p.values[: counts.get(p.name, 1)]) for p in space.parameters
+    )
+    default = Config({p.name: p.values[0] for p in parameters})
+    return dataclasses.replace(space, parameters=parameters, default=default)
+
+
+def _plan(**counts: int) -> Plan:
+    found = catalogue()
+    operator = found.operator("conv2d_divide_leaky_relu")
+    space = found.space(operator, TARGET, "direct")
+    counts = counts or {"TILE_X": 4, "TILE_Y": 4, "OC_TILE": 3, "VEC": 3, "OC_PER_THREAD": 4}
+    return Plan(
+        make_problem(operator, "small"), "fp32", TARGET, {"direct": _trimmed(space, counts)}, TOOLCHAIN
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class PretendCompiler:
+    """Every source compiles, except where ``refuse`` says so; the machine code is that of ``code`` (a
+    config).
+    """
+
+    def __init__(self) -> None:
+        self.refuse: Callable[[KernelSource], bool] = lambda source: False
+        self.code: Callable[[KernelSource], str] = lambda source: source.digest
+        self.running = False
+        self.compiled: list[str] = []
+        self.batches: list[int] = []
+
+    def compile(self, sources: Sequence[KernelSource]) -> Iterator[tuple[int, Artifact | CompileError]]:
+        self.running = True
+        self.batches.append(len(sources))
+        try:
+            for position in reversed(range(len(sources))):
+                source = sources[position]
+                self.compiled.append(source.name)
+                if self.refuse(source):
+                    yield position, CompileError(f"{source.name}: error: no\nsuch thing", log="the log")
+                    continue
+                resources, path = Resources(code_bytes=100), Path("/nonexistent.so")
+                code = _digest(self.code(source))
+                yield (
+                    position,
+                    Artifact(path, source.digest, source.name, resources, code, "g++", ("-O3",), 0.2),
+                )
+        finally:
+            self.running = False
+
+    def close(self) -> None:
+        self.running = False
+
+
+class PretendWorker:
+    """Times a config by a digest of it; ``outcome`` may make some fail, ``before`` may do anything first."""
+
+    def __init__(self, compiler: PretendCompiler) -> None:
+        self._compiler = compiler
+        self.outcome: Callable[[Job], TrialOutcome] = lambda job: TrialOutcome.OK
+        self.before: Callable[[int], None] = lambda number: None
+        self.measured: list[str] = []
+        self.finalists: list[str] = []
+
+    def time_ms(self, job: Job) -> float:
+        return 1.0 + int(_digest(job.point.key)[:6], 16) / 0xFFFFFF
+
+    def measure(self, job: Job, best_ms: float | None) -> TrialResult:
+        assert not self._compiler.running, "a compiler ran while a variant was timed"
+        self.before(len(self.measured))
+        self.measured.append(job.point.key)
+        outcome = self.outcome(job)
+        if outcome is not TrialOutcome.OK:
+            return TrialResult(outcome, f"pretended {outcome.value}", seconds=0.1)
+        details = {"floor_ms": 0.5}
+        return TrialResult(outcome, time_ms=self.time_ms(job), error=1e-7, seconds=0.1, details=details)
+
+    def finals(self, jobs: Sequence[Job]) -> list[TrialResult]:
+        self.finalists += [job.point.key for job in jobs]
+        details = {"floor_ms": 0.5}
+        return [
+            TrialResult(TrialOutcome.OK, time_ms=self.time_ms(job) / 2, error=1e-7, details=details)
+            for job in jobs
+        ]
+
+    def close(self) -> None:
+        pass
+
+
+class Silent:
+    """Keeps the snapshots."""
+
+    def __init__(self) -> None:
+        self.seen: list[Snapshot] = []
+        self.closed = False
+
+    def update(self, snapshot: Snapshot) -> None:
+        self.seen.append(snapshot)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Bench:
+    """A home folder with everything that a run needs."""
+
+    def __init__(self, home: Path, plan: Plan | None = None) -> None:
+        self.home, self.plan = home, plan or _plan()
+        self.inputs = self.plan.inputs()
+        self.compiler = PretendCompiler()
+        self.worker = PretendWorker(self.compiler)
+        self.progress = Silent()
+        self.tuner: Tuner | None = None
+        self.now = 0.0
+
+    @property
+    def study(self) -> Study:
+        storage = open_storage(None, self.home)
+        assert storage is not None
+        return open_study(storage, self.inputs)
+
+    def tune(self, **options: Any) -> str:
+        with Interrupts() as guard:
+            tuner = self.tuner = Tuner(
+                self.plan,
+                self.study,
+                self.compiler,
+                self.worker,
+                self.progress,
+                TuneOptions(**options),
+                guard,
+                lambda: self.now,
+            )
+            return tuner.run()
+
+    def keys(self) -> list[str]:
+        return [f"{t.params}" for t in self.study.trials()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_run_records_each_config_once_and_stores_a_winner(bench: Bench) -> None:
+    assert bench.tune(trials=40, batch=2) == "ok"
+    assert len(bench.study.trials()) == 40
+    assert len(set(bench.keys())) == 40
+    assert len(bench.worker.finalists) in (8, 9)
+    summary = summarise(bench.study)
+    assert summary["outcomes"] == {"ok": 40}
+    best = summary["best"]
+    times = {t.value for t in bench.study.trials()}
+    assert best["time_ms"] == pytest.approx(min(t for t in times if t is not None) / 2)
+    assert (best["floor_ms"], best["error"], best["template"], best["from"]) == (
+        0.5,
+        1e-7,
+        "direct",
+        "finals",
+    )
+    assert summary["default"]["config"] == dict(bench.plan.defaults["direct"])
+    assert summary["default"]["from"] == "finals"
+    assert bench.progress.closed
+
+
+def test_the_default_is_the_first_trial_and_among_the_finalists(bench: Bench) -> None:
+    bench.tune(trials=20, batch=4)
+    default = bench.plan.defaults["direct"]
+    assert bench.study.results()[0].config == default
+    assert any(key.endswith(default.key) for key in bench.worker.finalists)
+
+
+def test_300_trials_have_no_duplicates(bench: Bench) -> None:
+    assert bench.tune(trials=300, batch=5) == "ok"
+    assert len(set(bench.keys())) == len(bench.study.trials()) == 300
+
+
+def test_the_same_command_again_adds_none(bench: Bench) -> None:
+    bench.tune(trials=12, batch=2)
+    before = summarise(bench.study)
+    bench.compiler.compiled.clear()
+    bench.worker.finalists.clear()
+    assert bench.tune(trials=12, batch=2) == "ok"
+    after = summarise(bench.study)
+    assert {k: after[k] for k in after if k != "touched"} == {k: before[k] for k in before if k != "touched"}
+    assert bench.compiler.compiled == []
+    assert bench.worker.finalists == []
+
+
+def test_a_larger_total_adds_exactly_what_is_missing(bench: Bench) -> None:
+    bench.tune(trials=12, batch=4)
+    first = bench.keys()
+    assert bench.tune(trials=20, batch=3) == "ok"
+    assert bench.keys()[:12] == first
+    assert len(set(bench.keys())) == len(bench.keys()) == 20
+    assert len(bench.worker.measured) == 20
+    assert bench.tuner is not None
+    assert bench.tuner.counts.added == 8
+
+
+def test_failures_are_outcomes_told_as_pruned(bench: Bench) -> None:
+    outcomes = [o for o in TrialOutcome if o not in (TrialOutcome.ILLEGAL, TrialOutcome.COMPILE_ERROR)]
+    bench.worker.outcome = lambda job: outcomes[int(_digest(job.point.key), 16) % len(outcomes)]
+    bench.compiler.refuse = lambda source: int(source.digest, 16) % 5 == 0
+    assert bench.tune(trials=40, batch=4) == "ok"
+    trials = bench.study.trials()
+    assert len(trials) == 40
+    expected = {"ok": TrialState.COMPLETE}
+    assert all(t.state is expected.get(t.user_attrs["outcome"], TrialState.PRUNED) for t in trials)
+    counts = Counter(t.user_attrs["outcome"] for t in trials)
+    assert summarise(bench.study)["outcomes"] == dict(counts)
+    assert counts["compile_error"] > 0
+    assert counts["crash"] > 0
+    refused = next(t for t in trials if t.user_attrs["outcome"] == "compile_error")
+    assert "error: no such thing" in refused.user_attrs["reason"]
+
+
+def test_no_working_variant_is_failed(bench: Bench) -> None:
+    bench.worker.outcome = lambda job: TrialOutcome.CRASH
+    assert bench.tune(trials=6) == "failed"
+    assert bench.study.winner is None
+    summary = summarise(bench.study)
+    assert summary["best"] is None
+    assert summary["default"]["outcome"] == "crash"
+    assert collect_winners(open_storage(None, bench.home)) == []
+
+
+def test_an_exhausted_space_is_ok(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, _plan(TILE_X=3, OC_TILE=3))
+    assert bench.tune(trials=1000, batch=4) == "ok"
+    assert len(set(bench.keys())) == len(bench.keys()) == 9
+    assert bench.tune(trials=1000, batch=4) == "ok"
+    assert len(bench.keys()) == 9
+
+
+def test_a_used_time_budget_is_ok(bench: Bench) -> None:
+    def tick(number: int) -> None:
+        bench.now += 1.0
+
+    bench.worker.before = tick
+    assert bench.tune(trials=None, time_budget_s=5.0, batch=4) == "ok"
+    assert len(bench.study.trials()) == 5
+    assert bench.study.winner is not None
+    assert bench.tune(trials=None, time_budget_s=3.0, batch=4) == "ok"
+    assert len(set(bench.keys())) == 8
+
+
+def test_ctrl_c_keeps_everything_and_the_next_run_continues(bench: Bench) -> None:
+    def interrupt(number: int) -> None:
+        if number == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    bench.worker.before = interrupt
+    assert bench.tune(trials=20, batch=4) == "stopped"
+    assert len(bench.study.trials()) == 7
+    assert bench.progress.closed
+    winner = study_winner(bench.study)
+    assert winner is not None
+    assert winner.measurement["final"] is False
+    assert winner.time_ms == min(t.value for t in bench.study.trials() if t.value is not None)
+    bench.worker.before = lambda number: None
+    assert bench.tune(trials=20, batch=4) == "ok"
+    assert len(set(bench.keys())) == len(bench.keys()) == 20
+    final = study_winner(bench.study)
+    assert final is not None
+    assert final.measurement["final"] is True
+
+
+def test_interrupts_wait_for_a_commit() -> None:
+    steps: list[str] = []
+
+    def commit(guard: Interrupts) -> None:
+        with guard.shielded():
+            os.kill(os.getpid(), signal.SIGINT)
+            steps.append("committed")
+        steps.append("went on")
+
+    with Interrupts() as guard, pytest.raises(KeyboardInterrupt):
+        commit(guard)
+    assert steps == ["committed"]
+
+
+def test_an_interrupt_that_arrives_twice_is_one() -> None:
+    with Interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_the_same_machine_code_is_timed_once(bench: Bench) -> None:
+    """Sources that differ in text only are recorded with the result of the first."""
+    bench.compiler.code = lambda source: source.name.split("_x86")[0].rsplit("_", 1)[0].split("_fp32_")[1][:4]
+    assert bench.tune(trials=40, batch=3) == "ok"
+    results = bench.study.results()
+    codes = {(r.code_digest, *sorted(r.details["launch"].items())) for r in results}
+    assert len(bench.worker.measured) == len(codes) < 40
+    assert len({f"{r.config}" for r in results}) == 40
+    copies = [r for r in results if "same_code_as" in r.details]
+    assert len(copies) == 40 - len(codes)
+    by_key = {f"direct:{Config(r.config).key}": r for r in results}
+    for copy in copies:
+        original = by_key[copy.details["same_code_as"]]
+        assert "same_code_as" not in original.details
+        assert (copy.time_ms, copy.code_digest) == (original.time_ms, original.code_digest)
+    assert len(set(bench.worker.finalists)) == len(bench.worker.finalists)
+    measured = len(bench.worker.measured)
+    bench.compiler.code = lambda source: "one"
+    bench.tune(trials=60, batch=3)
+    launches = {tuple(sorted(r.details["launch"].items())) for r in bench.study.results()[40:]}
+    assert len(bench.worker.measured) - measured == len(launches)
+
+
+def test_a_crash_is_not_passed_on_to_the_same_machine_code(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, _plan(VEC=3, OC_PER_THREAD=2))
+    bench.compiler.code = lambda source: "one"
+    bench.worker.outcome = lambda job: TrialOutcome.CRASH
+    assert bench.tune(trials=6) == "failed"
+    assert len(bench.worker.measured) == 6
+
+
+def test_batches_do_not_overshoot(bench: Bench) -> None:
+    bench.tune(trials=10, batch=4)
+    assert bench.compiler.batches[:3] == [4, 4, 2]
+
+
+def test_no_legal_config_is_bad_input(tmp_path: Path) -> None:
+    plan = _plan()
+    elsewhere = dataclasses.replace(plan, target=dataclasses.replace(TARGET, arch="riscv64"))
+    with pytest.raises(InfeasibleConfig, match=r"no config is legal here.*riscv64"):
+        Bench(tmp_path, elsewhere).tune(trials=1)
+
+
+def test_the_winner_is_complete(bench: Bench) -> None:
+    bench.tune(trials=10)
+    (winner,) = collect_winners(open_storage(None, bench.home), ["conv2d_divide_leaky_relu"])
+    assert winner == study_winner(bench.study)
+    assert winner.operator == "conv2d_divide_leaky_relu"
+    assert winner.target["attributes"] == dict(TARGET.attributes)
+    assert hashlib.sha256(winner.source_text.encode()).hexdigest() == winner.source_digest
+    assert winner.binary is None
+    assert set(winner.launch) >= {"units", "grain"}
+    assert {"time_ms", "floor_ms", "error", "bound_ratio"} <= set(winner.measurement)
+    assert winner.study == bench.study.name
+
+
+def test_progress_counts_up(bench: Bench) -> None:
+    bench.tune(trials=10, batch=2)
+    done = [snapshot.done for snapshot in bench.progress.seen]
+    assert done == sorted(done)
+    assert (done[-1], bench.progress.seen[-1].total) == (10, 10)
+    assert {s.phase for s in bench.progress.seen} == {"searching", "compiling", "finals"}

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a run is, on stderr: a live panel on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from .outcome import TrialOutcome, TrialResult
+
+_LINE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment of a run.
+
+    Attributes:
+        phase: ``compiling``, ``searching`` or ``finals``.
+        done, total: finished configs of the study, and how many it will have.
+        added: finished in this run, which began ``seconds`` ago.
+        budget_s: the run's time budget.
+        best: the fastest variant so far.
+        outcomes: outcome -> count.
+    """
+
+    phase: str
+    done: int
+    total: int
+    added: int = 0
+    seconds: float = 0.0
+    budget_s: float | None = None
+    best: TrialResult | None = None
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds left of the search: by the rate so far and by the budget, the shorter; None when
+        unknown.
+        """
+        by_budget = None if self.budget_s is None else max(0.0, self.budget_s - self.seconds)
+        if not self.added:
+            return by_budget
+        by_rate = max(0, self.total - self.done) * self.seconds / self.added
+        return by_rate if by_budget is None else min(by_rate, by_budget)
+
+    @property
+    def best_text(self) -> str:
+        """The best time, and how much of the floor it reaches."""
+        if self.best is None or self.best.time_ms is None:
+            return "none yet"
+        floor = self.best.details.get("floor_ms")
+        share = f" ({100 * floor / self.best.time_ms:.0f}% of the floor)" if floor else ""
+        return f"{self.best.time_ms:.4g} ms{share}"
+
+    @property
+    def failures_text(self) -> str:
+        """Failed configs by cause; empty when none failed."""
+        failed = {name: count for name, count in self.outcomes.items() if name != TrialOutcome.OK}
+        return ", ".join(f"{count} {name}" for name, count in failed.items())
+
+    @property
+    def left_text(self) -> str:
+        """The time left, readable."""
+        return "?" if self.left_s is None else readable_seconds(self.left_s)
+
+
+class Progress(Protocol):
+    """Shows snapshots. `close` may be called again and leaves the terminal as it was."""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Shows a moment; cheap enough for every trial."""
+        ...
+
+    def close(self) -> None:
+        """Ends the display."""
+        ...
+
+
+class PlainProgress:
+    """A line at most every few seconds, and one for the finals."""
+
+    def __init__(
+        self, title: str, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._title, self._write, self._clock = title, write, clock
+        self._last: float | None = None
+        self._phase = ""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Writes a line when it is time for one."""
+        now = self._clock()
+        new_phase = snapshot.phase == "finals" and self._phase != "finals"
+        self._phase = snapshot.phase
+        if self._last is not None and now - self._last < _LINE_EVERY_S and not new_phase:
+            return
+        self._last = now
+        self._write(plain_line(self._title, snapshot))
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
+class LiveProgress:
+    """A panel that is redrawn in place."""
+
+    def __init__(self, title: str, console: Console) -> None:
+        self._title = title
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._open = False
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Redraws."""
+        if not self._open:
+            self._live.start()
+            self._open = True
+        self._live.update(panel(self._title, snapshot))
+
+    def close(self) -> None:
+        """Removes the panel."""
+        if self._open:
+            self._live.stop()
+            self._open = False
+
+
+def open_progress(title: str, console: Console | None = None) -> Progress:
+    """The display that suits stderr."""
+    target = console or Console(stderr=True)
+    if target.is_terminal and not target.is_dumb_terminal:
+        return LiveProgress(title, target)
+    return PlainProgress(title, lambda line: print(line, file=target.file, flush=True))
+
+
+def plain_line(title: str, snapshot: Snapshot) -> str:
+    """One snapshot as one line."""
+    failures = f", failed: {snapshot.failures_text}" if snapshot.failures_text else ""
+    left = f", {snapshot.left_text} left" if snapshot.phase != "finals" else ""
+    count = f"{snapshot.done}/{snapshot.total}"
+    return f"{title}: {snapshot.phase} {count}, best {snapshot.best_text}{failures}{left}"
+
+
+def panel(title: str, snapshot: Snapshot) -> Group:
+    """One snapshot for a terminal."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("best", Text(snapshot.best_text, style="bold green"))
+    if snapshot.best is not None:
+        config = " ".join(f"{name}={value}" for name, value in snapshot.best.config.items())
+        facts.add_row("", Text(f"{snapshot.best.template}: {config}", style="dim"))
+    if snapshot.failures_text:
+        facts.add_row("failed", Text(snapshot.failures_text, style="yellow"))
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        Text(title, style="bold"),
+        ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=30),
+        f"{snapshot.done}/{snapshot.total}",
+        snapshot.phase,
+        f"{readable_seconds(snapshot.seconds)}, {snapshot.left_text} left",
+    )
+    return Group(head, facts)
+
+
+def readable_seconds(seconds: float) -> str:
+    """``42 s``, ``3:07`` or ``1:02:03``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study as JSON and as tables, from storage alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .study import Study
+from .summary import failures, fraction_of_floor, ranked, summarise
+
+_TOP = 10
+
+
+def study_document(study: Study) -> dict[str, Any]:
+    """Everything that ``show --json`` prints of one study."""
+    results = study.results()
+    summary = summarise(study, results)
+    top = [
+        {
+            "config": dict(result.config),
+            "template": result.template,
+            "time_ms": result.time_ms,
+            "floor_ms": result.details.get("floor_ms"),
+            "error": result.error,
+            "resources": dict(result.resources),
+        }
+        for result in ranked(results)[:_TOP]
+    ]
+    causes = {name: {"count": n, "example": reason} for name, (n, reason) in failures(results).items()}
+    current = study.winner_is_current(len(results))
+    return {**summary, "finals_held": current, "finals": study.finals, "top": top, "failures": causes}
+
+
+def studies_document(studies: Sequence[Study]) -> dict[str, Any]:
+    """The list of studies, the newest first."""
+    keys = ("study", "operator", "target", "device", "workload", "finished", "touched", "best")
+    rows = [summarise(study) for study in reversed(studies)]
+    return {"studies": [{key: row[key] for key in keys} for row in rows]}
+
+
+def study_tables(document: Mapping[str, Any]) -> RenderableType:
+    """One study for a person."""
+    parts: list[RenderableType] = [_facts(document)]
+    if document["top"]:
+        parts.append(_top(document["top"]))
+    if document["failures"]:
+        table = Table("failed", "configs", "for example", box=None)
+        for name, cause in document["failures"].items():
+            table.add_row(name, str(cause["count"]), Text(cause["example"]))
+        parts.append(table)
+    return Group(*parts)
+
+
+def studies_table(document: Mapping[str, Any]) -> RenderableType:
+    """The list of studies for a person."""
+    if not document["studies"]:
+        return Text("no studies yet; coldforge tune OP makes one")
+    table = Table("study", "device", "configs", "best", "last run (UTC)", box=None)
+    for row in document["studies"]:
+        best = "-" if row["best"] is None else _time(row["best"])
+        table.add_row(row["study"], Text(row["device"]), str(row["finished"]), best, row["touched"][:16])
+    return table
+
+
+def follow_line(document: Mapping[str, Any]) -> str:
+    """One study in one line."""
+    best = "none yet" if document["best"] is None else _time(document["best"])
+    counts = ", ".join(f"{count} {name}" for name, count in document["outcomes"].items())
+    return f"{document['study']}: {document['finished']} configs ({counts}), best {best}"
+
+
+def _facts(document: Mapping[str, Any]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    dims = document["problem"]["dims"]
+    shape = " ".join(f"{name}={value}" for name, value in dims.items())
+    rows = [
+        ("study", document["study"]),
+        ("operator", f"{document['operator']}, workload {document['workload']} ({shape})"),
+        ("device", f"{document['device']}, {document['target']} {document['arch']}"),
+        ("class", f"{document['problem']['dtype']} tensors, {document['precision']} errors"),
+        ("compiler", document["compiler"] + (f", driver {document['driver']}" if document["driver"] else "")),
+        ("last run", document["touched"][:19].replace("T", " ") + " UTC"),
+        ("outcomes", ", ".join(f"{count} {name}" for name, count in document["outcomes"].items()) or "none"),
+        ("best", _entry(document["best"])),
+        ("default", _entry(document["default"])),
+    ]
+    for name, value in rows:
+        table.add_row(Text(name, style="bold"), Text(value))
+    return table
+
+
+def _top(entries: Sequence[Mapping[str, Any]]) -> Table:
+    shown = [name for name in entries[0]["resources"] if any(e["resources"].get(name) for e in entries)]
+    columns = [name.removesuffix("_bytes") for name in shown]
+    table = Table("#", "ms", "error", *columns, "template", "config", box=None)
+    for rank, entry in enumerate(entries, start=1):
+        error = "-" if entry["error"] is None else f"{entry['error']:.1e}"
+        figures = [str(entry["resources"].get(name, "-")) for name in shown]
+        time = f"{entry['time_ms']:.4g}"
+        table.add_row(str(rank), time, error, *figures, entry["template"], _config(entry["config"]))
+    return table
+
+
+def _entry(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "none"
+    if entry["time_ms"] is None:
+        return f"{entry['outcome']}: {entry['template']} {_config(entry['config'])}"
+    return f"{_time(entry)}, {entry['template']} {_config(entry['config'])}"
+
+
+def _time(entry: Mapping[str, Any]) -> str:
+    share = fraction_of_floor(entry)
+    return f"{entry['time_ms']:.4g} ms" + ("" if share is None else f" ({100 * share:.0f}% of the floor)")
+
+
+def _config(config: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a study says, from storage alone: the facts that ``tune --json`` and ``show`` share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .outcome import TrialOutcome, TrialResult
+from .study import Study, finished_count, tally
+
+Entry = dict[str, Any]
+
+
+def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[str, Any]:
+    """The study in plain JSON: operator, target, device, workload, study, outcomes, best, default and more.
+
+    Args:
+        results: the study's results, when they are at hand already.
+    """
+    found = study.results() if results is None else results
+    about = study.about
+    return {
+        "operator": about["operator"],
+        "target": about["target"]["kind"],
+        "arch": about["target"]["arch"],
+        "device": about["target"]["device"],
+        "workload": about["workload"],
+        "problem": about["problem"],
+        "precision": about["precision"],
+        "study": study.name,
+        "templates": list(about["spaces"]),
+        "compiler": about["compiler"],
+        "driver": about["driver"],
+        "created": about["created"],
+        "touched": study.touched,
+        "finished": finished_count(found),
+        "outcomes": tally(found),
+        "best": best_entry(study, found),
+        "default": default_entry(study, found),
+    }
+
+
+def best_entry(study: Study, results: list[TrialResult]) -> Entry | None:
+    """The winner of the finals; before them, the best of the search. None when no variant works."""
+    winner = study.winner
+    if winner is not None and study.winner_is_current(len(results)):
+        stored = winner["winner"]
+        return {
+            **_entry({**stored["measurement"], "config": stored["config"], "template": stored["template"]}),
+            "resources": stored["resources"],
+            "from": "finals",
+        }
+    best = ranked(results)[:1]
+    return _searched(best[0]) if best else None
+
+
+def default_entry(study: Study, results: list[TrialResult]) -> Entry | None:
+    """The default config of the study's first template, the first trial of every study. None before it
+    ran.
+    """
+    if not results:
+        return None
+    first = results[0]
+    if study.winner_is_current(len(results)):
+        for finalist in study.finals:
+            if _same(finalist, first) and finalist["outcome"] == TrialOutcome.OK:
+                return {**_entry(finalist), "outcome": finalist["outcome"], "from": "finals"}
+    return {**_searched(first), "outcome": first.outcome.value}
+
+
+def ranked(results: list[TrialResult]) -> list[TrialResult]:
+    """The working variants, the fastest first."""
+    return sorted((r for r in results if r.ok and r.time_ms is not None), key=lambda r: r.time_ms or 0.0)
+
+
+def failures(results: list[TrialResult]) -> dict[str, tuple[int, str]]:
+    """Cause -> how many, and the reason of the first."""
+    found: dict[str, tuple[int, str]] = {}
+    for result in results:
+        if not result.ok:
+            count, reason = found.get(result.outcome.value, (0, result.reason))
+            found[result.outcome.value] = (count + 1, reason)
+    return found
+
+
+def fraction_of_floor(entry: Mapping[str, Any] | None) -> float | None:
+    """floor / time, at most about 1; None where either is unknown."""
+    if not entry or not entry.get("time_ms") or not entry.get("floor_ms"):
+        return None
+    return float(entry["floor_ms"]) / float(entry["time_ms"])
+
+
+def _same(finalist: Mapping[str, Any], result: TrialResult) -> bool:
+    return finalist["template"] == result.template and finalist["config"] == dict(result.config)
+
+
+def _entry(data: Mapping[str, Any]) -> Entry:
+    return {name: data.get(name) for name in ("config", "template", "time_ms", "floor_ms", "error")}
+
+
+def _searched(result: TrialResult) -> Entry:
+    return {
+        "config": dict(result.config),
+        "template": result.template,
+        "time_ms": result.time_ms,
+        "floor_ms": result.details.get("floor_ms"),
+        "error": result.error,
+        "resources": dict(result.resources),
+        "from": "search",
+    }

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Winners in storage and out of it: what a study keeps of its best variant, and what freezing collects.
+
+A study holds its winner whole (text, cubin, launch expressions, measurement), so that freezing needs
+neither the cache nor the templates as they were.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+from optuna.storages import BaseStorage
+
+from ..codegen.errors import InputError
+from ..codegen.freeze.winner import Winner, winner_of
+from .outcome import TrialResult
+from .plan import Plan
+from .study import Study, find_study, list_studies
+from .tools import Job
+
+
+def winner_record(
+    plan: Plan, study: str, job: Job, result: TrialResult, trials: int, *, final: bool
+) -> dict[str, Any]:
+    """What a study stores of its winner, as plain JSON.
+
+    Args:
+        study: the study's name.
+        job: the variant, compiled.
+        result: its measurement.
+        trials: stored trials at the time of the finals.
+        final: whether the measurement comes from the finals.
+    """
+    measured = datetime.now(UTC).isoformat()
+    measurement = {
+        **result.details,
+        "time_ms": result.time_ms,
+        "floor_ms": result.details.get("floor_ms"),
+        "error": result.error,
+        "bound_ratio": result.bound_ratio,
+        "measured": measured,
+        "final": final,
+    }
+    winner = winner_of(
+        plan.problem,
+        plan.spaces[job.point.template],
+        plan.config(job.point),
+        plan.target,
+        job.source,
+        job.artifact,
+        precision=plan.precision,
+        measurement=measurement,
+        study=study,
+    )
+    return {"trials": trials, "final": final, "time_ms": result.time_ms, "winner": winner_to_dict(winner)}
+
+
+def winner_to_dict(winner: Winner) -> dict[str, Any]:
+    """Plain JSON; the binary compressed and in base64."""
+    values = {field.name: getattr(winner, field.name) for field in fields(winner)}
+    plain = {name: dict(value) if hasattr(value, "items") else value for name, value in values.items()}
+    plain["flags"] = list(winner.flags)
+    if winner.binary is not None:
+        plain["binary"] = base64.b64encode(zlib.compress(winner.binary, 9)).decode("ascii")
+    return plain
+
+
+def winner_from_dict(data: dict[str, Any]) -> Winner:
+    """The inverse of `winner_to_dict`; keys of a newer version are dropped."""
+    known = {field.name: data[field.name] for field in fields(Winner) if field.name in data}
+    if known["binary"] is not None:
+        known["binary"] = zlib.decompress(base64.b64decode(known["binary"]))
+    return Winner(**known)
+
+
+def study_winner(study: Study) -> Winner | None:
+    """The winner that a study holds; None before one is known."""
+    record = study.winner
+    return None if record is None else winner_from_dict(record["winner"])
+
+
+def collect_winners(storage: BaseStorage | None, names: Sequence[str] = ()) -> list[Winner]:
+    """The winners to freeze: of each problem on each device the newest study's, ordered by key.
+
+    Args:
+        storage: where the studies are; None gives none.
+        names: operators or studies (whole names or unique prefixes); every study when empty.
+
+    Raises:
+        UnknownName: a name matches no study.
+        InputError: a named study has no winner yet.
+    """
+    studies = list_studies(storage)
+    if names:
+        studies = [study for name in names for study in _named(storage, studies, name)]
+    newest: dict[str, Winner] = {}
+    for study in studies:  # the newest last
+        winner = study_winner(study)
+        if winner is not None:
+            newest[winner.key] = winner
+    return [newest[key] for key in sorted(newest)]
+
+
+def _named(storage: BaseStorage | None, studies: list[Study], name: str) -> list[Study]:
+    of_operator = [study for study in studies if study.about["operator"] == name]
+    found = of_operator or [find_study(storage, name)]
+    if not any(study.winner for study in found):
+        raise InputError(f"{name} has no winner yet; finish a run of coldforge tune {name} first")
+    return found
