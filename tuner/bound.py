@@ -15,7 +15,7 @@ nothing else is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -170,8 +170,15 @@ def judge(output: torch.Tensor, expected: Expectation) -> Judgement:
             worst, place = top, first + int(where)
         wrong, error2, norm2 = wrong + int(beyond), error2 + part_error2, norm2 + part_norm2
     error = math.sqrt(error2 / norm2) if norm2 > 0 else (math.inf if error2 > 0 else 0.0)
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), output.shape))
-    return Judgement(worst, error, wrong, index, float(got[place]), float(want[place]))
+    return Judgement(worst, error, wrong, _index(place, output.shape), float(got[place]), float(want[place]))
+
+
+def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+    index: list[int] = []
+    for extent in reversed(shape):
+        place, position = divmod(place, extent)
+        index.insert(0, position)
+    return tuple(index)
 
 
 def depends_on_data(

@@ -21,7 +21,7 @@ from .inputs import KINDS, WORKLOAD_KINDS, describe, draw, ragged_problems
 if TYPE_CHECKING:
     from ..codegen.problem import Problem
     from ..codegen.space import Launch
-    from .devices.base import Device
+    from .devices.base import Call, Device
     from .devices.buffers import GuardedTensor
 
 DEPENDENCE_TOLERANCES = {"fp32": 100.0}
@@ -181,8 +181,7 @@ def verify(
     for check in checks:
         count += 1
         judgement, reason = _run_check(device, kernel, launch_of(check.problem), check, workspace)
-        if judgement is not None:
-            error, ratio = max(error, judgement.error), max(ratio, judgement.ratio)
+        error, ratio = max(error, judgement.error), max(ratio, judgement.ratio)
         if reason:
             return Verdict(False, f"{check.name}: {reason}", error, ratio, count)
     return Verdict(True, "", error, ratio, count)
@@ -190,7 +189,7 @@ def verify(
 
 def _run_check(
     device: Device, kernel: Any, launch: Launch, check: Check, workspace: bool
-) -> tuple[Judgement | None, str]:
+) -> tuple[Judgement, str]:
     output = device.allocate(check.problem.output.shape, check.problem.dtype.torch)
     scratch = device.allocate((launch.workspace_bytes,), torch.uint8) if launch.workspace_bytes else None
     arguments: list[torch.Tensor | None] = [None if b is None else b.tensor for b in check.inputs]
@@ -200,31 +199,40 @@ def _run_check(
     call = device.bind(kernel, launch, arguments, check.sizes, check.scalars)
     call()
     device.synchronize()
-    reason = _trespass(check, output, scratch)
-    if reason:
-        return None, reason
     judgement = judge(output.tensor, check.expected)
-    if judgement.wrong:
-        return judgement, _wrong_elements(judgement, check.problem)
-    first = _bits(output.tensor).clone()
+    reason = _overrun(output, scratch)
+    if not reason and judgement.wrong:
+        reason = _wrong_elements(judgement, check.problem)
+    if not reason:
+        reason = _second_run(device, call, output, scratch)
+    return judgement, _changed_inputs(check) or reason
+
+
+def _second_run(device: Device, call: Call, output: GuardedTensor, scratch: GuardedTensor | None) -> str:
+    """What is wrong when the same call is made again into fresh poison; empty when nothing is."""
+    first = output.tensor.clone()
     output.poison()
     if scratch is not None:
         scratch.poison()
     call()
     device.synchronize()
-    reason = _trespass(check, output, scratch)
-    if not reason and not torch.equal(_bits(output.tensor), first):
-        different = int((_bits(output.tensor) != first).sum())
-        reason = f"a second run on the same inputs differs in {different} bytes of the output"
-    return judgement, reason
+    different = 0
+    if not torch.equal(_bits(output.tensor), _bits(first)):
+        different = int((_bits(output.tensor) != _bits(first)).sum())
+    again = f"a second run on the same inputs differs in {different} outputs" if different else ""
+    return _overrun(output, scratch) or again
 
 
-def _trespass(check: Check, output: GuardedTensor, scratch: GuardedTensor | None) -> str:
-    """What was written where it must not be; empty when nothing was."""
+def _overrun(output: GuardedTensor, scratch: GuardedTensor | None) -> str:
     if not output.intact():
         return "it wrote outside its output"
     if scratch is not None and not scratch.intact():
         return "it wrote outside its workspace"
+    return ""
+
+
+def _changed_inputs(check: Check) -> str:
+    """Which input is no longer as it was; empty when all are."""
     for spec, buffer, pristine in zip(check.problem.tensors, check.inputs, check.pristine, strict=True):
         if buffer is None or pristine is None or torch.equal(_words(buffer.storage), _words(pristine)):
             continue
@@ -239,7 +247,7 @@ def _words(storage: torch.Tensor) -> torch.Tensor:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(-1).view(torch.uint8)
+    return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def _wrong_elements(judgement: Judgement, problem: Problem) -> str:
@@ -252,4 +260,3 @@ def _wrong_elements(judgement: Judgement, problem: Problem) -> str:
         f"{judgement.wrong} of {total} outputs are wrong; worst at [{place}]: "
         f"{judgement.got:.9g} instead of {judgement.want:.9g}{times}"
     )
-

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...codegen.errors import ColdforgeError
-from .buffers import NAN_BYTE, GuardedTensor
+from .buffers import INPUT_GUARD_BYTES, NAN_BYTE, OUTPUT_BYTE, GuardedTensor
 
 if TYPE_CHECKING:
     from ...codegen.compile.artifact import Artifact
@@ -156,13 +156,17 @@ class Device(ABC):
 
     # --- memory: the same for all, by torch ---
 
-    def allocate(self, shape: Sequence[int], dtype: torch.dtype, guard: int = 0x5A) -> GuardedTensor:
-        """Allocates a tensor between guard zones, at the weakest alignment that kernels may assume."""
-        return GuardedTensor.allocate(shape, dtype, self.torch_device, self.alignment_bytes, guard)
+    def allocate(self, shape: Sequence[int], dtype: torch.dtype) -> GuardedTensor:
+        """Allocates a poisoned output between guard zones, at the weakest alignment a kernel may assume."""
+        on, alignment = self.torch_device, self.alignment_bytes
+        return GuardedTensor.allocate(shape, dtype, on, alignment, guard=OUTPUT_BYTE)
 
     def place(self, value: torch.Tensor) -> GuardedTensor:
         """Copies an input to the device between guard zones of NaN bytes: stray reads show in the output."""
-        buffer = self.allocate(value.shape, value.dtype, guard=NAN_BYTE)
+        on, alignment = self.torch_device, self.alignment_bytes
+        buffer = GuardedTensor.allocate(
+            value.shape, value.dtype, on, alignment, guard=NAN_BYTE, guard_bytes=INPUT_GUARD_BYTES
+        )
         buffer.tensor.copy_(value)
         return buffer
 

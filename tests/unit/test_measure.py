@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timing on a device whose times are scripted: screening, medians, intervals, turns, floors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.problem import Problem, make_problem
+from coldforge.codegen.settings import Settings
+from coldforge.codegen.target import Target, cuda_target
+from coldforge.tuner import floor
+from coldforge.tuner.devices.base import Call, Device
+from coldforge.tuner.floor import Ceilings, ceilings_of, floor_of, impossible
+from coldforge.tuner.measure import Policy, interleave, median_interval, ratio_interval, time_variant
+from coldforge.tuner.outcome import TrialOutcome, TrialResult
+
+
+class ScriptedDevice(Device):
+    """A call returns its own time in ms; the device records in which order and how calls were sampled."""
+
+    kind = "cpu"
+    torch_device = torch.device("cpu")
+    cold_headline = True
+
+    def __init__(self, model: str = "none") -> None:
+        attributes = {"threads": 2, "llc_bytes": 1 << 20, "vector_bytes": 16}
+        target = Target("cpu", "x86-64-v2", model, attributes)
+        super().__init__(target, Settings(Path("unused"), 1, "g++", may_build=False))
+        self.taken: list[tuple[Any, bool]] = []
+        self.settled = 0
+
+    def sample_ms(self, calls: Sequence[Call], count: int, *, cold: bool) -> list[float]:
+        self.taken += [(call, cold) for call in itertools.islice(itertools.cycle(calls), count)]
+        return [float(call()) for call, _ in self.taken[len(self.taken) - count :]]  # type: ignore[arg-type]
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def load(self, artifact: Any) -> Any: ...
+
+    def unload(self, kernel: Any) -> None: ...
+
+    def bind(self, *_: Any) -> Call:
+        return lambda: None
+
+    def synchronize(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+def times(values: Sequence[float]) -> Callable[[], float]:
+    source = itertools.cycle(values)
+    return lambda: next(source)
+
+
+def workload(**shape: int) -> Problem:
+    return make_problem(catalogue().operator("conv2d_divide_leaky_relu"), "seed", shape)
+
+
+def test_the_time_is_the_median_of_cold_samples() -> None:
+    device = ScriptedDevice()
+    timing = time_variant(device, [times([1.0, 1.0, 1.0, 1.0, 50.0])], None, Policy(budget_ms=30))
+    assert timing.time_ms == 1.0
+    assert len(timing.samples_ms) == 30
+    assert not timing.given_up
+    warmup, samples = device.taken[:2], device.taken[2:]
+    assert not any(cold for _, cold in warmup)
+    assert all(cold for _, cold in samples)
+
+
+def test_sets_of_inputs_rotate() -> None:
+    device = ScriptedDevice()
+    first, second = times([1.0]), times([1.0])
+    time_variant(device, [first, second], None)
+    uses = [call for call, _ in device.taken]
+    assert abs(uses.count(first) - uses.count(second)) <= 2
+
+
+@pytest.mark.parametrize(("best_ms", "given_up"), [(None, False), (1.0, True), (2.0, True), (4.0, False)])
+def test_screening_gives_up_what_is_surely_slower(best_ms: float | None, given_up: bool) -> None:
+    timing = time_variant(ScriptedDevice(), [times([10.0])], best_ms)
+    assert timing.given_up is given_up
+    assert timing.time_ms == 10.0
+    assert len(timing.samples_ms) == (3 if given_up else 11)
+
+
+def test_one_slow_sample_is_no_reason_to_give_up() -> None:
+    timing = time_variant(ScriptedDevice(), [times([9.0, 9.0, 9.0, 1.0, 9.0])], 1.0)
+    assert not timing.given_up
+
+
+def test_turns_take_every_contestant_once_a_round() -> None:
+    device = ScriptedDevice()
+    contestants = [times([1.0]), times([2.0]), times([3.0])]
+    samples = interleave(device, [[call] for call in contestants], budget_ms=120.0)
+    assert device.settled == 1
+    assert [set(values) for values in samples] == [{1.0}, {2.0}, {3.0}]
+    assert {len(values) for values in samples} == {20}
+    rounds = [call for call, _ in device.taken[9:]]
+    orders = {tuple(contestants.index(c) for c in rounds[i : i + 3]) for i in range(0, len(rounds), 3)}
+    assert len(orders) > 2
+    assert all(sorted(order) == [0, 1, 2] for order in orders)
+    assert interleave(device, []) == []
+
+
+def test_median_interval_covers_the_median_as_often_as_it_says() -> None:
+    random = np.random.default_rng(1)
+    hits = 0
+    for seed in range(200):
+        interval = median_interval(random.lognormal(0.0, 0.2, 41).tolist(), seed=seed)
+        hits += interval.low <= 1.0 <= interval.high
+    assert 180 <= hits <= 199
+
+
+def test_paired_ratio_cancels_common_drift() -> None:
+    random = np.random.default_rng(2)
+    drift = np.linspace(1.0, 2.0, 41)
+    leader = drift * random.normal(1.0, 0.005, 41)
+    other = 1.03 * drift * random.normal(1.0, 0.005, 41)
+    paired = ratio_interval(other.tolist(), leader.tolist())
+    assert 1.02 < paired.low < 1.03 < paired.high < 1.04
+    alone = median_interval(other.tolist())
+    assert alone.low < float(np.median(leader)) < alone.high
+    with pytest.raises(ValueError, match="paired samples of different length: 1 and 2"):
+        ratio_interval([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="no samples"):
+        median_interval([])
+
+
+def test_the_floor_of_the_founding_workload_on_an_h200() -> None:
+    target = cuda_target("sm_90", "NVIDIA H200")
+    device = ScriptedDevice("NVIDIA H200")
+    ceilings = ceilings_of(device, Path("unused"))
+    found = floor_of(workload(), ceilings, "fp32", cold=True)
+    assert target.attributes["l2_bytes"] == ceilings.cache_bytes
+    assert 0.126 < found.time_ms < 0.128
+    assert found.limit == "memory"
+    assert 0.27 < found.fma_ms < 0.29
+    assert not found.cache_resident
+    assert found.to_dict()["limit"] == "memory"
+
+
+def test_impossible_times_are_refused() -> None:
+    ceilings = Ceilings(4.31e12, 4.67e12, {"fma": 66.9e12, "fp16": 989.4e12}, 60 << 20)
+    problem = workload()
+    assert impossible(0.10, problem, ceilings, "fp32", cold=True).startswith("timing error: 0.1 ms, but")
+    # All of the writes but what the cache holds must have left it: 67 MB in and 457 MB out.
+    assert impossible(0.12, problem, ceilings, "fp32", cold=True) == ""
+    assert impossible(0.01, problem, ceilings, "fp32", cold=False) == ""
+    small = workload(N=1, H=16, W=16)
+    assert impossible(1e-6, small, ceilings, "fp32", cold=True) == ""
+    assert floor_of(small, ceilings, "fp32", cold=True).cache_resident
+
+
+def test_a_probe_refuses_nothing_by_arithmetic() -> None:
+    slow = {"read": 1e15, "write": 1e15, "flops": {"fma": 1e9}, "cache_bytes": 0}
+    probed = Ceilings.from_dict({**slow, "source": "probe"})
+    assert impossible(1.0, workload(), probed, "fp32", cold=True) == ""
+    assert impossible(1.0, workload(), Ceilings.from_dict({**slow, "source": "table"}), "fp32", cold=True)
+
+
+def test_ceilings_are_probed_once_and_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes = []
+
+    def probe(device: Device) -> Ceilings:
+        probes.append(device)
+        return Ceilings(1e9, 2e9, {"fma": 3e9}, 4, "probe")
+
+    monkeypatch.setattr(floor, "probe", probe)
+    device = ScriptedDevice("Some CPU @ 2.0GHz")
+    first = ceilings_of(device, tmp_path)
+    assert ceilings_of(device, tmp_path) == first
+    assert len(probes) == 1
+    (path,) = (tmp_path / "devices").iterdir()
+    assert path.name == "cpu-Some-CPU-2-0GHz-2.json"
+    assert json.loads(path.read_text())["read"] == 1e9
+    path.write_text("{")  # a broken record is measured again
+    assert ceilings_of(device, tmp_path) == first
+    assert len(probes) == 2
+
+
+def test_results_survive_json() -> None:
+    result = TrialResult(
+        TrialOutcome.OK,
+        time_ms=0.5,
+        samples_ms=(0.5, 0.6),
+        error=1e-7,
+        config={"TILE_X": 32},
+        details={"floor_ms": 0.1},
+    )
+    again = TrialResult.from_dict(json.loads(json.dumps(result.to_dict())))
+    assert again == result
+    assert again.ok
+    assert not TrialResult(TrialOutcome.CRASH, "SIGSEGV").ok

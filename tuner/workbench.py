@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's hands: verify, time, verify again. Keeps the checks and timed inputs of the current study."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..codegen.catalogue import catalogue
+from ..codegen.compile import Artifact
+from ..codegen.errors import ColdforgeError
+from ..codegen.problem import Problem
+from .devices.base import Call, Device, LaunchRefused
+from .floor import Ceilings, ceilings_of, floor_of, impossible
+from .inputs import draw
+from .measure import Timing, interleave, median_interval, ratio_interval, time_variant
+from .outcome import TrialOutcome, TrialResult
+from .request import TrialRequest
+from .verify import Checks, Verdict, abi_scalars, abi_sizes, build_checks, judge, verify
+
+INPUT_SETS = 2
+"""Sets of inputs and outputs that timed calls rotate among."""
+
+
+@dataclass(frozen=True)
+class TimedSet:
+    """Inputs and an output as an application has them: no guard zones, the allocator's alignment."""
+
+    inputs: tuple[torch.Tensor | None, ...]
+    output: torch.Tensor
+
+    @classmethod
+    def make(cls, device: Device, problem: Problem, kind: str, seed: int) -> TimedSet:
+        """Draws one set; the same kind and seed give the same numbers as in a check."""
+        drawn = {name: value.to(device.torch_device) for name, value in draw(problem, kind, seed).items()}
+        dtype = problem.dtype.torch
+        output = torch.empty(problem.output.shape, dtype=dtype, device=device.torch_device)
+        return cls(tuple(drawn.get(spec.name) for spec in problem.tensors), output)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all variants of one study share."""
+
+    problem: Problem
+    precision: str
+    checks: Checks
+    timed: tuple[TimedSet, ...]
+
+
+class Variant:
+    """A loaded variant. Use as a context manager: it is unloaded at the end."""
+
+    def __init__(self, device: Device, request: TrialRequest) -> None:
+        self._device, self._request = device, request
+        self._kernel = device.load(Artifact.from_dict(request.artifact))
+
+    def __enter__(self) -> Variant:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._device.unload(self._kernel)
+
+    def verify(self, study: Study, *, after_timing: bool = False) -> Verdict:
+        """Runs the checks: all of them, or those that follow a timing."""
+        checks = study.checks.after_timing() if after_timing else study.checks.all()
+        workspace = self._request.has_workspace
+        return verify(self._device, self._kernel, self._launch_at, checks, workspace=workspace)
+
+    def calls(self, study: Study) -> list[Call]:
+        """The variant bound to each timed set."""
+        launch = self._launch_at(study.problem)
+        found = []
+        for one in study.timed:
+            one.output.fill_(math.nan)  # what the last variant left must not pass for this one's answer
+            arguments = [*one.inputs, one.output]
+            if self._request.has_workspace:
+                size = launch.workspace_bytes
+                scratch = torch.empty(size, dtype=torch.uint8, device=self._device.torch_device)
+                arguments.append(scratch if size else None)
+            sizes, scalars = abi_sizes(study.problem), abi_scalars(study.problem)
+            found.append(self._device.bind(self._kernel, launch, arguments, sizes, scalars))
+        return found
+
+    def _launch_at(self, problem: Problem) -> Any:
+        return self._request.launch_at(problem, self._device.target)
+
+
+class Workbench:
+    """Judges requests on one device. Failures of a variant are results; a DeviceFault goes through.
+
+    Args:
+        device: The opened device.
+        home: Where ceilings are stored.
+    """
+
+    def __init__(self, device: Device, home: Path) -> None:
+        self.device = device
+        self._home = home
+        self._ceilings: Ceilings | None = None
+        self._studies: dict[tuple[Any, ...], Study] = {}
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """The device's ceilings, probed on first use where no table has them."""
+        if self._ceilings is None:
+            self._ceilings = ceilings_of(self.device, self._home)
+        return self._ceilings
+
+    def study(self, request: TrialRequest) -> Study:
+        """The checks and timed inputs for a request, built when they are not those at hand.
+
+        Raises:
+            InputError: The problem cannot be verified (see `build_checks`), or its operator is not
+            declared.
+        """
+        found = self._studies.get(request.study_key)
+        if found is None:
+            self._studies.clear()  # one study at a time: references of a large workload take gigabytes
+            roots = tuple(Path(root) for root in request.roots)
+            problem = catalogue(*roots).problem_from_dict(request.problem)
+            checks = build_checks(self.device, problem, request.precision, request.seed)
+            kind = checks.workload[0].kind
+            seeds = range(request.seed, request.seed + INPUT_SETS)
+            timed = tuple(TimedSet.make(self.device, problem, kind, seed) for seed in seeds)
+            found = self._studies[request.study_key] = Study(problem, request.precision, checks, timed)
+        return found
+
+    def trial(self, request: TrialRequest) -> TrialResult:
+        """Verifies a variant, times it, verifies it again."""
+        study = self.study(request)
+        started = time.perf_counter()
+        try:
+            with Variant(self.device, request) as variant:
+                result = self._trial(variant, study, request)
+        except LaunchRefused as error:
+            result = TrialResult(TrialOutcome.RESOURCE_LIMIT, str(error))
+        except torch.OutOfMemoryError as error:
+            reason = f"out of device memory: {error}".splitlines()[0]
+            result = TrialResult(TrialOutcome.RESOURCE_LIMIT, reason)
+        return replace(_signed(result, request), seconds=time.perf_counter() - started)
+
+    def _trial(self, variant: Variant, study: Study, request: TrialRequest) -> TrialResult:
+        verdict = variant.verify(study)
+        if not verdict.ok:
+            return _wrong(verdict, verdict.reason)
+        calls = variant.calls(study)
+        timing = time_variant(self.device, calls, request.best_ms)
+        if self._doubt(timing, study):  # a hiccup of the clock is no property of the variant: once more
+            timing = time_variant(self.device, calls, None)
+        after = judge_timed(study) or variant.verify(study, after_timing=True).reason
+        if after:
+            return _wrong(verdict, f"after timing, {after}")
+        details: dict[str, Any] = {"given_up": timing.given_up}
+        if self.device.cold_headline and not timing.given_up:
+            details["warm_ms"] = Timing(tuple(self.device.sample_ms(calls, 5, cold=False))).time_ms
+        return self._timed(study, verdict, timing, details)
+
+    def finals(self, requests: Sequence[TrialRequest], budget_ms: float = 2000.0) -> list[TrialResult]:
+        """Times several variants of one study in turns; one result each, in order.
+
+        Each is verified before and after. The details hold the interval of the median (`ci95_ms`) and that
+        of the paired ratio to the fastest (`ratio_ci95`).
+        """
+        if not requests:
+            return []
+        if any(request.study_key != requests[0].study_key for request in requests):
+            raise ColdforgeError("the finals compare variants of one study only")
+        study = self.study(requests[0])
+        results: dict[int, TrialResult] = {}
+        running: dict[int, tuple[Variant, Verdict]] = {}
+        with ExitStack() as stack:
+            for index, request in enumerate(requests):
+                try:
+                    variant = stack.enter_context(Variant(self.device, request))
+                    verdict = variant.verify(study)
+                except LaunchRefused as error:
+                    results[index] = TrialResult(TrialOutcome.RESOURCE_LIMIT, str(error))
+                    continue
+                if verdict.ok:
+                    running[index] = (variant, verdict)
+                else:
+                    results[index] = _wrong(verdict, verdict.reason)
+            calls = [variant.calls(study) for variant, _ in running.values()]
+            samples = dict(zip(running, interleave(self.device, calls, budget_ms=budget_ms), strict=True))
+            for index, (variant, verdict) in running.items():
+                again = variant.verify(study, after_timing=True)
+                if again.ok:
+                    results[index] = self._final(study, verdict, samples[index], list(samples.values()))
+                else:
+                    results[index] = _wrong(verdict, f"after timing, {again.reason}")
+        return [_signed(results[index], request) for index, request in enumerate(requests)]
+
+    def _final(
+        self, study: Study, verdict: Verdict, samples: list[float], everyone: list[list[float]]
+    ) -> TrialResult:
+        leader = min(everyone, key=lambda s: Timing(tuple(s)).time_ms)
+        details = {
+            "ci95_ms": median_interval(samples).to_list(),
+            "ratio_ci95": ratio_interval(samples, leader).to_list(),
+            "rounds": len(samples),
+        }
+        return self._timed(study, verdict, Timing(tuple(samples)), details)
+
+    def _timed(self, study: Study, verdict: Verdict, timing: Timing, details: dict[str, Any]) -> TrialResult:
+        doubt = self._doubt(timing, study)
+        if doubt:
+            return _wrong(verdict, doubt)
+        floor = floor_of(study.problem, self.ceilings, study.precision, cold=self.device.cold_headline)
+        facts = {"floor_ms": floor.time_ms, "floor": floor.to_dict(), "checks": verdict.checks}
+        return TrialResult(
+            TrialOutcome.OK,
+            time_ms=timing.time_ms,
+            samples_ms=timing.samples_ms,
+            error=verdict.error,
+            bound_ratio=verdict.bound_ratio,
+            details={**facts, **details},
+        )
+
+    def _doubt(self, timing: Timing, study: Study) -> str:
+        cold = self.device.cold_headline
+        return impossible(timing.time_ms, study.problem, self.ceilings, study.precision, cold=cold)
+
+
+def judge_timed(study: Study) -> str:
+    """What is wrong with the output that the timed calls left on the first set; empty when nothing is."""
+    check = study.checks.workload[0]
+    judgement = judge(study.timed[0].output, check.expected)
+    return f"{judgement.wrong} outputs of the timed calls are wrong" if judgement.wrong else ""
+
+
+def _wrong(verdict: Verdict, reason: str) -> TrialResult:
+    return TrialResult(
+        TrialOutcome.WRONG_RESULT,
+        reason,
+        error=verdict.error,
+        bound_ratio=verdict.bound_ratio,
+        details={"checks": verdict.checks},
+    )
+
+
+def _signed(result: TrialResult, request: TrialRequest) -> TrialResult:
+    artifact = Artifact.from_dict(request.artifact)
+    return replace(
+        result,
+        config=dict(request.config),
+        template=request.template,
+        resources=artifact.resources.to_dict(),
+        code_digest=artifact.code_digest,
+    )

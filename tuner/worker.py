@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker: a spawned process that owns one device and answers plain messages until the pipe closes.
+
+Only this process loads and launches kernels, so a kernel that crashes, hangs or poisons the device takes
+nothing but the worker with it. Every message is a dict with a `kind`; every answer too:
+
+    {"kind": "prepare", "request"}            -> {"kind": "done"}
+    {"kind": "trial", "request"}              -> {"kind": "result", "result"}
+    {"kind": "finals", "requests"}            -> {"kind": "results", "results"}
+    {"kind": "facts"}                         -> {"kind": "facts", "facts", "ceilings"}
+    {"kind": "bench", ...}                    -> {"kind": "bench", ...}     see bench.py
+    {"kind": "stop"}                          -> the process ends
+
+An answer {"kind": "refused", "input", "message"} means that the request cannot be served (the user's input
+when `input` is true); {"kind": "fault", "message"} that a kernel broke the device, after which the process
+ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from ..codegen.errors import ColdforgeError, InputError
+from ..codegen.settings import Settings
+from ..codegen.target import Target
+
+if TYPE_CHECKING:
+    from .workbench import Workbench
+
+FAULT_EXIT_CODE = 70
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(connection: Connection, target: Target, settings: Settings, log_path: str) -> None:
+    """Runs the worker; the entry point of the spawned process.
+
+    Args:
+        connection: The worker's end of the pipe.
+        target: The device.
+        settings: The parent's settings.
+        log_path: Takes everything that this process and its kernels print.
+    """
+    _detach(log_path)
+    try:
+        workbench = _open(target, settings)
+    except ColdforgeError as error:
+        connection.send(_refusal(error))
+        return
+    connection.send({"kind": "ready"})
+    with workbench.device.session():
+        while True:
+            try:
+                message = connection.recv()
+            except EOFError:
+                return
+            if message["kind"] == "stop":
+                return
+            answer = _answer(workbench, message)
+            connection.send(answer)
+            if answer["kind"] == "fault":
+                os._exit(FAULT_EXIT_CODE)  # no clean-up: it would touch the broken device
+
+
+def _detach(log_path: str) -> None:
+    """Keeps the worker off the parent's terminal and its Ctrl-C, and ties its life to the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    if sys.platform == "linux":
+        # A killed parent must not leave a worker hanging in a kernel: ask for SIGKILL at its death.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _open(target: Target, settings: Settings) -> Workbench:
+    import torch
+
+    from .devices import open_device
+    from .workbench import Workbench
+
+    if target.kind == "cpu":
+        torch.set_num_threads(target.attributes["threads"])
+    return Workbench(open_device(target, settings), settings.home)
+
+
+def _answer(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    from .devices.base import DeviceFault
+
+    try:
+        return _HANDLERS[message["kind"]](workbench, message)
+    except DeviceFault as error:
+        return {"kind": "fault", "message": str(error)}
+    except ColdforgeError as error:
+        return _refusal(error)
+    except Exception as error:
+        traceback.print_exc()  # into the log, which the parent quotes
+        return {"kind": "refused", "input": False, "message": f"{type(error).__name__}: {error}"}
+
+
+def _refusal(error: ColdforgeError) -> dict[str, Any]:
+    return {"kind": "refused", "input": isinstance(error, InputError), "message": str(error)}
+
+
+def _prepare(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    from .request import TrialRequest
+
+    study = workbench.study(TrialRequest.from_dict(message["request"]))
+    workbench.device.settle()
+    return {"kind": "done", "left_out": list(study.checks.left_out)}
+
+
+def _trial(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    from .request import TrialRequest
+
+    result = workbench.trial(TrialRequest.from_dict(message["request"]))
+    return {"kind": "result", "result": result.to_dict()}
+
+
+def _finals(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    from .request import TrialRequest
+
+    requests = [TrialRequest.from_dict(request) for request in message["requests"]]
+    return {"kind": "results", "results": [result.to_dict() for result in workbench.finals(requests)]}
+
+
+def _facts(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "facts", "facts": workbench.device.facts(), "ceilings": workbench.ceilings.to_dict()}
+
+
+def _bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    from .bench import run_bench
+
+    return {"kind": "bench", **run_bench(workbench, message)}
+
+
+_HANDLERS: Mapping[str, Callable[[Workbench, Mapping[str, Any]], dict[str, Any]]] = {
+    "prepare": _prepare,
+    "trial": _trial,
+    "finals": _finals,
+    "facts": _facts,
+    "bench": _bench,
+}
