@@ -56,6 +56,16 @@ def study_tables(document: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def result_tables(run: Mapping[str, Any]) -> RenderableType:
+    """The end of a tuning run for a person: its status, then the facts of its study."""
+    speedup = ""
+    best, default = run["best"], run["default"]
+    if best and default and default["time_ms"]:
+        speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x the default"
+    added = f"{run['added']} configs in {run['seconds']:.0f} s"
+    return Group(Text(f"{run['status']}: {added}{speedup}", style="bold"), _facts(run))
+
+
 def studies_table(document: Mapping[str, Any]) -> RenderableType:
     """The list of studies for a person."""
     if not document["studies"]:

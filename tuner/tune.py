@@ -22,7 +22,7 @@ from .interrupts import Interrupts
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
 from .progress import Progress, Snapshot
-from .search import FeasibleSet, Point, Search, sampler_named
+from .search import DEFAULT_SAMPLER, FeasibleSet, Point, Search, sampler_named
 from .study import Study, finished_count, tally
 from .tools import Compiler, Job, Measurer
 
@@ -76,6 +76,7 @@ class Tuner:
         self,
         plan: Plan,
         study: Study,
+        feasible: FeasibleSet,
         compiler: Compiler,
         measurer: Measurer,
         progress: Progress,
@@ -83,13 +84,13 @@ class Tuner:
         guard: Interrupts,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Enumerates the feasible set and rebuilds the sampler; touches no compiler and no device.
+        """Rebuilds the sampler from the study; touches no compiler and no device.
 
         Args:
+            feasible: the plan's feasible set, fresh; this run marks in it what was seen.
             guard: entered by the caller, and kept until it has said how the run ended.
 
         Raises:
-            InfeasibleConfig: no config is legal.
             UnknownName: no such sampler.
         """
         self.plan, self.study, self.options = plan, study, options
@@ -97,9 +98,9 @@ class Tuner:
         self._compiler, self._measurer, self._progress = compiler, measurer, progress
         self._guard, self._clock = guard, clock
         self._started = clock()
-        factory = sampler_named(options.sampler)
-        self.feasible: FeasibleSet = plan.feasible()
-        self._search = Search(self.feasible, factory, study.trials(), options.seed)
+        self.feasible = feasible
+        self.sampler = options.sampler or DEFAULT_SAMPLER
+        self._search = Search(feasible, sampler_named(self.sampler), study.trials(), options.seed)
         self._results = study.results()
         self._by_code = {key: r for r in reversed(self._results) if (key := _code_key(r)) is not None}
         self._best_job: Job | None = None

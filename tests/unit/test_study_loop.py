@@ -166,6 +166,7 @@ class Bench:
             tuner = self.tuner = Tuner(
                 self.plan,
                 self.study,
+                self.plan.feasible(),
                 self.compiler,
                 self.worker,
                 self.progress,

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``coldforge tune`` for real: g++, the worker process, a small workload on this CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from coldforge.tuner.storage import default_url, open_storage
+from coldforge.tuner.winners import collect_winners
+from optuna.trial import TrialState
+
+pytestmark = pytest.mark.build
+
+OP = "conv2d_divide_leaky_relu"
+TINY = ["--target", "cpu", "--workload", "small", "--shape", "N=1,H=20,W=20"]
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from coldforge.tuner.cli import main; main()", *arguments]
+
+
+def _run(home: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLDFORGE_HOME": str(home)}
+    done = subprocess.run(_command(*arguments), env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def _tune(home: Path, *arguments: str) -> dict[str, Any]:
+    return json.loads(_run(home, "tune", OP, *TINY, *arguments, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def first(home: Path) -> dict[str, Any]:
+    return _tune(home, "--trials", "6")
+
+
+def _configs(home: Path, study: str) -> list[str]:
+    loaded = optuna.load_study(study_name=study, storage=default_url(home))
+    assert {t.state for t in loaded.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    return [json.dumps(t.params, sort_keys=True) for t in loaded.trials]
+
+
+def test_a_run_ends_with_a_verified_best(first: dict[str, Any], home: Path) -> None:
+    assert first["status"] == "ok"
+    assert (first["operator"], first["target"], first["workload"]) == (OP, "cpu", "small+")
+    assert sum(first["outcomes"].values()) == first["finished"] == 6
+    assert "wrong_result" not in first["outcomes"]
+    for entry in (first["best"], first["default"]):
+        assert entry["time_ms"] > 0
+        assert entry["floor_ms"] >= 0
+        assert 0 < entry["error"] < 1e-5
+        assert entry["template"] == "direct"
+    assert first["best"]["time_ms"] <= first["default"]["time_ms"]
+    assert len(set(_configs(home, first["study"]))) == 6
+
+
+def test_the_same_command_adds_none_and_a_larger_total_the_rest(first: dict[str, Any], home: Path) -> None:
+    again = _tune(home, "--trials", "6")
+    assert (again["study"], again["added"], again["best"]) == (first["study"], 0, first["best"])
+    before = _configs(home, first["study"])
+    more = _tune(home, "--trials", "9")
+    assert (more["added"], more["finished"]) == (3, 9)
+    after = _configs(home, first["study"])
+    assert after[:6] == before
+    assert len(set(after)) == 9
+
+
+def test_show_and_winner_come_from_the_study(first: dict[str, Any], home: Path) -> None:
+    shown = json.loads(_run(home, "show", OP, "--json").stdout)
+    assert shown["study"] == first["study"]
+    assert shown["finals_held"] is True
+    (winner,) = collect_winners(open_storage(None, home, create=False), [OP])
+    assert dict(winner.config) == shown["best"]["config"]
+    assert winner.time_ms == shown["best"]["time_ms"]
+    assert "coldforge_kernel" in winner.source_text
+
+
+def test_ctrl_c_stops_cleanly_and_keeps_everything(home: Path) -> None:
+    arguments = ["tune", OP, *TINY[:-1], "N=1,H=22,W=22", "--trials", "200", "--json"]
+    environment = {**os.environ, "COLDFORGE_HOME": str(home)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(_command(*arguments), env=environment, start_new_session=True, **pipes) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not _finished(home, "small+", 22):
+            time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "Traceback" not in err
+    stopped = json.loads(out)
+    assert stopped["status"] == "stopped"
+    assert stopped["finished"] >= 2
+    assert len(_configs(home, stopped["study"])) == stopped["finished"]
+    assert stopped["best"]["time_ms"] > 0
+
+
+def _finished(home: Path, workload: str, height: int) -> bool:
+    """Whether the study of that height has two trials."""
+    shown = json.loads(_run(home, "show", "--json").stdout)["studies"]
+    for row in shown:
+        loaded = optuna.load_study(study_name=row["study"], storage=default_url(home))
+        if loaded.user_attrs["about"]["problem"]["dims"]["H"] == height:
+            return len(loaded.trials) >= 2
+    return False
+
+
+def test_several_workloads_make_one_study_each(home: Path) -> None:
+    shape = ["--shape", "N=1,H=20,W=20"]
+    both = ["--workload", "small", "--workload", "unbiased", "--trials", "2", "--json"]
+    done = _run(home, "tune", OP, "--target", "cpu", *shape, *both)
+    runs = json.loads(done.stdout)["runs"]
+    assert [run["workload"] for run in runs] == ["small+", "unbiased+"]
+    assert len({run["study"] for run in runs}) == 2
+    assert all(run["status"] == "ok" for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nope"], "unknown operator 'nope'"),
+        ([OP, "--sampler", "nope"], "unknown sampler 'nope'"),
+        ([OP, "--trials", "0"], "--trials"),
+        ([OP, "--time-budget", "0"], "--time-budget"),
+        ([OP, "--workload", "nope"], "unknown workload"),
+        ([OP, "--template", "nope"], "unknown template"),
+        ([OP, "--dtype", "fp8"], "unknown dtype"),
+        ([OP, "--precision", "fp8"], "unknown precision"),
+        ([OP, "--devices", "0,1"], "--devices 0,1: one device a run"),
+        ([OP, "--warm-start", "auto"], "--warm-start auto: not available"),
+        ([OP, "--objective", "energy"], "--objective energy: not available"),
+        ([OP, "--storage", "nonsense"], "storage URL 'nonsense' is malformed"),
+        ([OP, "--shape", "N=x"], "expected NAME=INTEGER"),
+        ([OP, "--seed", "-1"], "--seed"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from coldforge.tuner.cli import run
+
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path / "home"))
+    assert run(["tune", *arguments, "--target", "cpu", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert captured.out == ""

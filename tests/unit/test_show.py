@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``show``, the summaries and the progress display, from stored trials alone."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from coldforge.tuner.cli import run
+from coldforge.tuner.identity import StudyInputs
+from coldforge.tuner.outcome import TrialOutcome, TrialResult
+from coldforge.tuner.progress import LiveProgress, PlainProgress, Snapshot, open_progress, readable_seconds
+from coldforge.tuner.search import FeasibleSet
+from coldforge.tuner.storage import open_storage
+from coldforge.tuner.study import Study, open_study
+from coldforge.tuner.summary import failures, fraction_of_floor, summarise
+from rich.console import Console
+
+OP = "conv2d_divide_leaky_relu"
+FEASIBLE = FeasibleSet({"direct": [{"TILE": t, "KIND": k} for t in range(8) for k in ("plain", "[packed]")]})
+
+
+def _inputs(workload: str = "small") -> StudyInputs:
+    return StudyInputs(
+        operator=OP,
+        workload=workload,
+        operator_digest="d",
+        problem={"operator": OP, "dims": {"N": 4, "H": 64}, "dtype": "fp32", "workload": workload},
+        precision="fp32",
+        target={"kind": "cpu", "arch": "x86-64-v3", "device": "Fast CPU [tm]", "attributes": {}},
+        spaces={"direct": "s"},
+        sources={},
+        compiler="g++ 12.2.0",
+        driver="",
+    )
+
+
+def _fill(study: Study) -> None:
+    """14 trials: the first is the default, two fail, the fastest is number 13."""
+    for index in range(14):
+        if index in (3, 5):
+            reason = f"[normal] inputs: off by {index} bounds"
+            result = TrialResult(TrialOutcome.WRONG_RESULT, reason, error=0.1)
+        else:
+            details = {"floor_ms": 0.5}
+            figures = {"error": 1e-7, "resources": {"registers": 0, "code_bytes": 1000 + index}}
+            result = TrialResult(TrialOutcome.OK, time_ms=3.0 - index / 10, details=details, **figures)
+        study.record(FEASIBLE.points[index], result, FEASIBLE.distributions_of(index))
+    study.touch()
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "160")
+    storage = open_storage(None, tmp_path)
+    assert storage is not None
+    made = open_study(storage, _inputs())
+    _fill(made)
+    return made
+
+
+def test_summary(study: Study) -> None:
+    summary = summarise(study)
+    assert summary["outcomes"] == {"ok": 12, "wrong_result": 2}
+    assert summary["best"]["time_ms"] == pytest.approx(1.7)
+    assert summary["best"]["config"] == {"TILE": 6, "KIND": "[packed]"}
+    assert summary["default"]["time_ms"] == 3.0
+    assert fraction_of_floor(summary["best"]) == pytest.approx(0.5 / 1.7)
+    assert fraction_of_floor(None) is None
+    assert failures(study.results()) == {"wrong_result": (2, "[normal] inputs: off by 3 bounds")}
+
+
+def test_show_json(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", OP, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["study"] == study.name
+    times = [entry["time_ms"] for entry in document["top"]]
+    assert times == sorted(times)
+    assert len(times) == 10
+    assert document["top"][0]["resources"]["code_bytes"] == 1013
+    cause = document["failures"]["wrong_result"]
+    assert cause == {"count": 2, "example": "[normal] inputs: off by 3 bounds"}
+    assert document["finals_held"] is False
+
+
+def test_show_text(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    """Brackets in names and reasons are text, not the display's markup."""
+    assert run(["show", study.name[:-3]]) == 0
+    text = capsys.readouterr().out
+    for expected in (
+        study.name,
+        "Fast CPU [tm]",
+        "12 ok, 2 wrong_result",
+        "1.7 ms (29% of the floor)",
+        "TILE=6 KIND=[packed]",
+        "[normal] inputs: off by 3 bounds",
+        "code",
+    ):
+        assert expected in text
+    assert "registers" not in text
+
+
+def test_show_lists_studies(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = open_storage(None, tmp_path)
+    assert storage is not None
+    empty = open_study(storage, _inputs("seed"))
+    empty.touch()
+    assert run(["show", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["studies"]
+    assert [row["study"] for row in rows] == [empty.name, study.name]
+    assert rows[0]["best"] is None
+    assert rows[1]["finished"] == 14
+    assert run(["show"]) == 0
+    assert study.name in capsys.readouterr().out
+    assert run(["show", empty.name]) == 0
+    assert "none" in capsys.readouterr().out
+
+
+def test_show_without_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Looking makes nothing: no folder, no database."""
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path / "none"))
+    assert run(["show", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"studies": []}
+    assert run(["show"]) == 0
+    assert "no studies yet" in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["show", "nope"], "unknown study 'nope'"),
+        (["show", "--follow"], "--follow shows one study"),
+        (["show", OP, "--follow", "--json"], "--follow shows one study"),
+        (["show", OP, "--storage", "nonsense"], "storage URL 'nonsense' is malformed"),
+    ],
+)
+def test_bad_input(
+    study: Study, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert captured.out == ""
+
+
+def test_follow_ends_with_the_finals(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"trials": 14, "final": True, "time_ms": 1.6}
+    measured = {"time_ms": 1.6, "floor_ms": 0.5, "error": 1e-7}
+    winner = {
+        "template": "direct",
+        "config": {"TILE": 6, "KIND": "plain"},
+        "resources": {},
+        "measurement": measured,
+    }
+    study.set_winner({**record, "winner": winner}, [])
+    assert run(["show", OP, "--follow"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert len(lines) == 1
+    assert "14 configs (12 ok, 2 wrong_result), best 1.6 ms (31% of the floor)" in lines[0]
+
+
+def _snapshot(**changes: object) -> Snapshot:
+    best = TrialResult(
+        TrialOutcome.OK, time_ms=0.5, template="direct", config={"X": 1}, details={"floor_ms": 0.25}
+    )
+    given = {"phase": "searching", "done": 10, "total": 40, "added": 10, "seconds": 20.0, "best": best}
+    return Snapshot(**{**given, "outcomes": {"ok": 8, "crash": 2}, **changes})  # type: ignore[arg-type]
+
+
+def test_time_left() -> None:
+    assert _snapshot().left_s == pytest.approx(60.0)
+    assert _snapshot(budget_s=30.0).left_s == pytest.approx(10.0)
+    assert _snapshot(budget_s=10.0).left_s == 0.0
+    assert _snapshot(added=0).left_s is None
+    assert [readable_seconds(s) for s in (4.4, 61, 3725)] == ["4 s", "1:01", "1:02:05"]
+
+
+def test_plain_progress_is_sparse() -> None:
+    now, lines = [0.0], []
+    progress = PlainProgress("op small", lines.append, lambda: now[0])
+    for step in range(100):
+        now[0] = step / 10
+        progress.update(_snapshot(done=step))
+    progress.update(_snapshot(phase="finals"))
+    progress.close()
+    assert len(lines) == 3
+    assert lines[0] == (
+        "op small: searching 0/40, best 0.5 ms (50% of the floor), failed: 2 crash, 1:20 left"
+    )
+    assert lines[-1].startswith("op small: finals 10/40")
+
+
+def test_live_progress_draws_and_cleans_up() -> None:
+    stream = io.StringIO()
+    progress = open_progress("op [small]", Console(file=stream, force_terminal=True, width=120))
+    assert isinstance(progress, LiveProgress)
+    progress.update(_snapshot())
+    progress.close()
+    progress.close()
+    drawn = stream.getvalue()
+    for expected in ("op [small]", "10/40", "0.5 ms (50% of the floor)", "2 crash", "1:00 left", "X=1"):
+        assert expected in drawn
+
+
+def test_no_terminal_gives_plain_lines() -> None:
+    stream = io.StringIO()
+    progress = open_progress("op", Console(file=stream))
+    assert isinstance(progress, PlainProgress)
+    progress.update(_snapshot())
+    assert stream.getvalue().startswith("op: searching 10/40")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real compiler and worker behind the loop's two interfaces, and the versions that name a study."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..codegen.compile import Artifact, Cache
+from ..codegen.compile.pool import CompilePool, CompileRequest
+from ..codegen.errors import CompileError
+from ..codegen.render import KernelSource
+from ..codegen.settings import Settings
+from ..codegen.target import Target
+from .client import WorkerClient
+from .outcome import TrialResult
+from .plan import Plan, Toolchain
+from .request import TrialRequest, trial_request
+from .tools import Job
+
+_MAX_BATCH = 8
+# What decides a verdict and a time besides the variant itself.
+_JUDGING_FILES = ("inputs.py", "bound.py", "measure.py")
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+
+
+class PoolCompiler:
+    """Compiles in several processes, through the cache."""
+
+    def __init__(self, target: Target, settings: Settings) -> None:
+        self._target = target
+        self._pool = CompilePool(Cache(settings.home / "cache"), settings.jobs)
+
+    def compile(self, sources: Sequence[KernelSource]) -> Iterator[tuple[int, Artifact | CompileError]]:
+        """See `tools.Compiler`."""
+        return self._pool.compile(CompileRequest(source, self._target) for source in sources)
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._pool.close()
+
+
+class WorkerMeasurer:
+    """One study's variants in a device's worker process.
+
+    Args:
+        client: the worker; it may serve other studies before and after.
+        plan: the study's subject.
+        roots: folders with declarations beside the built-in ones.
+    """
+
+    def __init__(self, client: WorkerClient, plan: Plan, roots: Sequence[Path] = ()) -> None:
+        self._client, self._plan, self._roots = client, plan, tuple(str(root) for root in roots)
+
+    def measure(self, job: Job, best_ms: float | None) -> TrialResult:
+        """See `tools.Measurer`."""
+        return self._client.run(self._request(job, best_ms))
+
+    def finals(self, jobs: Sequence[Job]) -> list[TrialResult]:
+        """See `tools.Measurer`."""
+        return self._client.finals([self._request(job, None) for job in jobs])
+
+    def close(self) -> None:
+        """Ends the worker."""
+        self._client.close()
+
+    def _request(self, job: Job, best_ms: float | None) -> TrialRequest:
+        plan, point = self._plan, job.point
+        space, config = plan.spaces[point.template], plan.config(point)
+        more = {"precision": plan.precision, "best_ms": best_ms, "roots": self._roots}
+        return trial_request(space, plan.problem, config, job.artifact, **more)
+
+
+def batch_size(jobs: int) -> int:
+    """How many configs are compiled together: every process busy, but not so many that the sampler is asked
+    for the most part without knowing the answers."""
+    return max(1, min(jobs, _MAX_BATCH))
+
+
+def toolchain_of(target: Target) -> Toolchain:
+    """The compiler, driver and verification that a study on ``target`` depends on. Makes no device context.
+
+    Raises:
+        ToolMissing: the target's compiler is not installed.
+    """
+    if target.kind == "cuda":
+        from ..codegen.compile import nvrtc as compiler
+    else:
+        from ..codegen.compile import host as compiler
+    flags = tuple(compiler.compile_flags(target.arch))
+    driver = _cuda_driver() if target.kind == "cuda" else ""
+    return Toolchain(compiler.compiler_version(), flags, driver, _judging_digest())
+
+
+def _cuda_driver() -> str:
+    """The NVIDIA driver's version; empty when nothing tells."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _DRIVER_FILE.read_text())
+        if found:
+            return found.group(1)
+    except OSError:
+        pass  # not everywhere: some containers and WSL lack it
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return ""
+
+
+def _judging_digest() -> str:
+    digest = hashlib.sha256()
+    for name in _JUDGING_FILES:
+        digest.update(Path(__file__).with_name(name).read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``coldforge tune``: search, finals, and what came of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...codegen.catalogue import Catalogue
+from ...codegen.dtypes import precision_named
+from ...codegen.errors import InputError
+from ...codegen.operator import Operator
+from ...codegen.problem import Problem, make_problem
+from ...codegen.settings import Settings, load_settings
+from ...codegen.target import Target, detect
+from . import options
+from .output import print_json
+
+if TYPE_CHECKING:
+    from ..backends import PoolCompiler
+    from ..client import WorkerClient
+    from ..interrupts import Interrupts
+    from ..plan import Plan
+    from ..search import FeasibleSet
+    from ..study import Study
+
+
+@dataclass(frozen=True)
+class _Command:
+    """The command line, read."""
+
+    catalogue: Catalogue
+    target: Target
+    precision: str | None
+    template: str | None
+    trials: int | None
+    time_budget: float | None
+    sampler: str | None
+    seed: int
+    storage: str | None
+
+
+@click.command("tune")
+@click.argument("operator", metavar="OP")
+@options.target_option("auto", "cuda", "cpu", default="auto")
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    metavar="W",
+    help="Named workload [default: seed on cuda, small on cpu]; several make one study each.",
+)
+@options.shape_option
+@options.dtype_option
+@click.option(
+    "--precision", metavar="P", help="Error class: fp32, tf32, fp16, bf16 [default: the dtype's own]."
+)
+@options.template_option
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The study's total of distinct finished configs [default: 200, or no limit with --time-budget].",
+)
+@click.option(
+    "--time-budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop searching then.",
+)
+@click.option("--sampler", metavar="NAME", help="tpe (default), random or exhaustive.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the sampler.")
+@click.option("--storage", metavar="URL", help="Where studies are kept [default: under COLDFORGE_HOME].")
+@click.option("--devices", default="all", metavar="all|0", show_default=True, help="Which devices to use.")
+@click.option("--warm-start", metavar="STUDY|auto", help="Begin with another study's best configs.")
+@click.option(
+    "--objective",
+    type=click.Choice(["time", "energy"]),
+    default="time",
+    show_default=True,
+    help="What to minimise.",
+)
+@options.templates_option
+@options.json_option
+def command(
+    operator: str,
+    target: str,
+    workloads: tuple[str, ...],
+    shape: str | None,
+    dtype: str,
+    devices: str,
+    warm_start: str | None,
+    objective: str,
+    templates: str | None,
+    as_json: bool,
+    **search: Any,
+) -> int:
+    """Search for the fastest right variant of OP on this machine's device.
+
+    The same command again continues its study and runs only what is missing. Ctrl-C keeps everything.
+    """
+    _refuse_unbuilt(devices, warm_start, objective)
+    catalogue = options.catalogue_from_option(templates)
+    declared = catalogue.operator(operator)
+    parsed = options.parse_shape(shape)
+    device = detect(target)
+    chosen = _Command(catalogue, device, **search)
+    names = list(dict.fromkeys(workloads)) or [_default_workload(declared, device)]
+    problems = [make_problem(declared, name, parsed, dtype) for name in names]
+    runs = _tune_all(chosen, problems)
+    if as_json:
+        print_json(runs[0] if len(names) == 1 else {"runs": runs})
+    else:
+        _print(runs)
+    return 0 if all(run["status"] == "ok" for run in runs) else 1
+
+
+def _refuse_unbuilt(devices: str, warm_start: str | None, objective: str) -> None:
+    if devices not in ("all", "0"):
+        raise InputError(f"--devices {devices}: one device a run for now; give 0, or leave the option out")
+    if warm_start is not None:
+        raise InputError(f"--warm-start {warm_start}: not available in this version; leave the option out")
+    if objective != "time":
+        raise InputError(f"--objective {objective}: not available in this version; give time")
+
+
+def _default_workload(operator: Operator, target: Target) -> str:
+    """The target's usual workload, or the operator's first where it has none of that name."""
+    usual = options.DEFAULT_WORKLOADS[target.kind]
+    return usual if usual in operator.workloads else next(iter(operator.workloads))
+
+
+def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]:
+    """One run a problem, with one compiler pool and one worker for all; stops after an interrupted one."""
+    from ..backends import PoolCompiler, toolchain_of
+    from ..client import WorkerClient
+    from ..interrupts import Interrupts
+    from ..plan import plan_study
+    from ..search import sampler_named
+    from ..storage import open_storage
+    from ..study import open_study
+
+    settings = load_settings()
+    sampler_named(chosen.sampler)
+    toolchain = toolchain_of(chosen.target)
+    common = (chosen.target, toolchain, chosen.template)
+    plans = [
+        plan_study(chosen.catalogue, problem, precision_named(chosen.precision, problem.dtype), *common)
+        for problem in problems
+    ]
+    storage = open_storage(chosen.storage, settings.home)
+    assert storage is not None
+    # All of the input is checked before the first run begins.
+    work = [(plan, plan.feasible()) for plan in plans]
+    runs: list[dict[str, Any]] = []
+    with Interrupts() as guard:
+        compiler, client = PoolCompiler(chosen.target, settings), WorkerClient(chosen.target, settings)
+        try:
+            for plan, feasible in work:
+                study = open_study(storage, plan.inputs())
+                runs.append(_tune_one(chosen, plan, study, feasible, settings, compiler, client, guard))
+                if runs[-1]["status"] == "stopped":
+                    break
+        finally:
+            with guard.shielded():
+                compiler.close()
+                client.close()
+    return runs
+
+
+def _tune_one(
+    chosen: _Command,
+    plan: Plan,
+    study: Study,
+    feasible: FeasibleSet,
+    settings: Settings,
+    compiler: PoolCompiler,
+    client: WorkerClient,
+    guard: Interrupts,
+) -> dict[str, Any]:
+    from ..backends import WorkerMeasurer, batch_size
+    from ..progress import open_progress
+    from ..summary import summarise
+    from ..tune import DEFAULT_TRIALS, TuneOptions, Tuner
+
+    limit = DEFAULT_TRIALS if chosen.trials is None and chosen.time_budget is None else chosen.trials
+    limits = TuneOptions(limit, chosen.time_budget, chosen.sampler, chosen.seed, batch_size(settings.jobs))
+    progress = open_progress(f"{plan.problem.operator.name} {plan.problem.workload}")
+    measurer = WorkerMeasurer(client, plan, chosen.catalogue.roots[1:])
+    tuner = Tuner(plan, study, feasible, compiler, measurer, progress, limits, guard)
+    status = tuner.run()
+    search = {"sampler": tuner.sampler, "seed": chosen.seed}
+    return {"status": status, **summarise(study, tuner.results), **tuner.numbers(), **search}
+
+
+def _print(runs: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    from ..show import result_tables
+
+    console = Console()
+    for run in runs:
+        console.print(result_tables(run))
