@@ -1,6 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Winners -> a package of frozen kernels: sources, cubins, manifest, wrappers and the table of its extension."""
 
+from .bundle import Bundle, read_bundle, write_bundle
+from .manifest import load_winners
+from .merge import Change, merge, split_stale
+from .package import GENERATED, FreezeReport, freeze
 from .winner import Winner, winner_of
 
-__all__ = ["Winner", "winner_of"]
+__all__ = [
+    "GENERATED",
+    "Bundle",
+    "Change",
+    "FreezeReport",
+    "Winner",
+    "freeze",
+    "load_winners",
+    "merge",
+    "read_bundle",
+    "split_stale",
+    "winner_of",
+    "write_bundle",
+]

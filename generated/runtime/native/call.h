@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call of an operator, taken off PyTorch's boxed stack.
 //
-// Order of the stack, as in the schema: tensors, scalars (float), attributes (int or int[k]), precision (str?).
+// Order of the stack, as in the schema: tensors, scalars (float), attributes (int or int[k]), precision
+// (str?).
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -24,20 +25,26 @@ inline double eps_of_precision(const std::string& name) {
 
 inline double eps_of_dtype(DType dtype) {
   switch (dtype) {
-    case DType::fp32: return 0x1p-24;
-    case DType::fp16: return 0x1p-11;
-    case DType::bf16: return 0x1p-8;
-    default: return 0;
+    case DType::fp32:
+      return 0x1p-24;
+    case DType::fp16:
+      return 0x1p-11;
+    case DType::bf16:
+      return 0x1p-8;
+    default:
+      return 0;
   }
 }
 
-// The arguments, read but not taken: they stay on the stack until `release` (or until the reference takes them).
+// The arguments, read but not taken: they stay on the stack until `release` (or until the reference takes
+// them).
 class Call {
  public:
   Call(const Operator& op, StableIValue* stack) : op_(op), stack_(stack) {
     StableIValue* next = stack;
     for (int i = 0; i < op.tensor_count; ++i, ++next) tensors_[i] = read_tensor(*next, op.tensor_optional[i]);
-    for (int i = 0; i < op.scalar_count; ++i, ++next) scalars_.push_back(torch::stable::detail::to<double>(*next));
+    for (int i = 0; i < op.scalar_count; ++i, ++next)
+      scalars_.push_back(torch::stable::detail::to<double>(*next));
     for (int i = 0; i < op.attribute_count; ++i, ++next) read_attribute(*next, op.attribute_length[i]);
     precision_ = read_string(*next);
   }
@@ -48,15 +55,16 @@ class Call {
   const std::vector<double>& scalars() const { return scalars_; }
   const std::optional<std::string>& precision() const { return precision_; }
 
-  // Fills the operator's named values. False when the tensors do not fit the declaration or each other.
-  bool bind(int64_t* values) const {
+  // Fills the operator's named values. Returns nothing, or why the arguments do not fit the declaration.
+  std::string bind(int64_t* values) const {
     const Place place = place_of(first());
     const int32_t dtype = dtype_code_of(first());
     Shapes shapes{};
     for (int i = 0; i < op_.tensor_count; ++i) {
       shapes.rank[i] = -1;
       if (tensors_[i] == nullptr) continue;
-      if (!(place_of(tensors_[i]) == place) || dtype_code_of(tensors_[i]) != dtype) return false;
+      if (!(place_of(tensors_[i]) == place)) return "the tensors are on different devices";
+      if (dtype_code_of(tensors_[i]) != dtype) return "the tensors have different dtypes";
       int64_t rank = 0;
       int64_t* sizes = nullptr;
       check(aoti_torch_get_dim(tensors_[i], &rank), "asking a tensor's rank");
@@ -65,7 +73,9 @@ class Call {
       shapes.size[i] = sizes;
     }
     const auto element_bytes = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype));
-    return attributes_fit_ && op_.bind(shapes, attributes_.data(), element_bytes, values);
+    if (!attributes_fit_) return "an attribute has another length";
+    const char* why = op_.bind(shapes, attributes_.data(), element_bytes, values);
+    return why == nullptr ? "" : filled(why, values);
   }
 
   // Frees every argument. Called when the call was answered here.
@@ -101,6 +111,18 @@ class Call {
     check(torch_string_length(handle, &length), "reading a string");
     check(torch_string_c_str(handle, &text), "reading a string");
     return std::string(text, length);
+  }
+
+  // The text with each {NAME} replaced by that value.
+  std::string filled(const std::string& text, const int64_t* values) const {
+    std::string result = text;
+    for (int i = 0; i < op_.value_count; ++i) {
+      const std::string field = std::string("{") + op_.value_names[i] + "}";
+      for (size_t at = 0; (at = result.find(field, at)) != std::string::npos;) {
+        result.replace(at, field.size(), std::to_string(values[i]));
+      }
+    }
+    return result;
   }
 
   void read_attribute(StableIValue value, int length) {

@@ -46,11 +46,13 @@ inline std::string open_gpu(Gpu& gpu, int index, int variant_count) {
   if ((result = d.device_attribute(&major, kComputeCapabilityMajor, device)) != 0 ||
       (result = d.device_attribute(&minor, kComputeCapabilityMinor, device)) != 0 ||
       (result = d.device_attribute(&processors, kMultiprocessorCount, device)) != 0 ||
-      (result = d.device_name(name, sizeof(name), device)) != 0 || (result = d.driver_version(&version)) != 0) {
+      (result = d.device_name(name, sizeof(name), device)) != 0 ||
+      (result = d.driver_version(&version)) != 0) {
     return d.describe("asking the GPU", result);
   }
   // Retained once and never released: PyTorch keeps the same context for the life of the process.
-  if ((result = d.retain_primary(&gpu.context, device)) != 0) return d.describe("cuDevicePrimaryCtxRetain", result);
+  if ((result = d.retain_primary(&gpu.context, device)) != 0)
+    return d.describe("cuDevicePrimaryCtxRetain", result);
   gpu.capability = major * 10 + minor;
   gpu.driver_cuda_major = version / 1000;
   gpu.sm_count = processors;
@@ -77,7 +79,8 @@ inline Gpu& gpu_at(int index, int variant_count) {
 inline void load_kernel(const Variant& variant, LoadedKernel& kernel) {
   const Driver& d = driver();
   kernel.tried = true;
-  // Loading allocates; while another thread captures a graph that is forbidden unless this thread says relaxed.
+  // Loading allocates; while another thread captures a graph that is forbidden unless this thread says
+  // relaxed.
   int mode = kCaptureModeRelaxed;
   const CuResult exchanged = d.exchange_capture_mode(&mode);
   CuModule module = nullptr;
@@ -90,13 +93,15 @@ inline void load_kernel(const Variant& variant, LoadedKernel& kernel) {
 }
 
 // The function, allowed to use `shared_bytes` of dynamic shared memory; or null and the reason.
-inline CuFunction prepared(Gpu& gpu, int number, const Variant& variant, int64_t shared_bytes, std::string& why) {
+inline CuFunction prepared(Gpu& gpu, int number, const Variant& variant, int64_t shared_bytes,
+                           std::string& why) {
   const Driver& d = driver();
   std::lock_guard<std::mutex> guard(gpu.lock);
   LoadedKernel& kernel = gpu.kernels[number];
   if (!kernel.tried) load_kernel(variant, kernel);
   if (kernel.why.empty() && shared_bytes > kernel.shared_bytes) {
-    const CuResult result = d.set_attribute(kernel.function, kMaxDynamicSharedBytes, static_cast<int>(shared_bytes));
+    const CuResult result =
+        d.set_attribute(kernel.function, kMaxDynamicSharedBytes, static_cast<int>(shared_bytes));
     if (result != 0) {
       why = d.describe("cuFuncSetAttribute", result);
       return nullptr;
@@ -119,9 +124,9 @@ inline std::string run_on_gpu(int index, Gpu& gpu, int number, const Variant& va
   const CuFunction function = prepared(gpu, number, variant, launch.shared_bytes, why);
   if (function == nullptr) return why;
   void* parameters[] = {words};  // one parameter: the whole block, by value
-  const CuResult result = driver().launch(function, static_cast<unsigned>(launch.grid), 1, 1,
-                                          static_cast<unsigned>(launch.block), 1, 1,
-                                          static_cast<unsigned>(launch.shared_bytes), stream, parameters, nullptr);
+  const CuResult result =
+      driver().launch(function, static_cast<unsigned>(launch.grid), 1, 1, static_cast<unsigned>(launch.block),
+                      1, 1, static_cast<unsigned>(launch.shared_bytes), stream, parameters, nullptr);
   return result == 0 ? "" : driver().describe("cuLaunchKernel", result);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of the CUDA driver API that launching a cubin needs, found at run time.
 //
-// Nothing of CUDA is needed to build or to load the extension: libcuda.so.1 is opened at the first call on a GPU.
+// Nothing of CUDA is needed to build or to load the extension: libcuda.so.1 is opened at the first call on a
+// GPU.
 #pragma once
 
 #include <dlfcn.h>
@@ -41,8 +42,8 @@ struct Driver {
   CuResult (*function)(CuFunction*, CuModule, const char*);
   CuResult (*set_attribute)(CuFunction, int, int);
   CuResult (*exchange_capture_mode)(int*);
-  CuResult (*launch)(CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream,
-                     void**, void**);
+  CuResult (*launch)(CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     CuStream, void**, void**);
   std::string why;  // empty when the driver is usable
 
   // The message of a failed call.
@@ -98,12 +99,14 @@ inline const Driver& driver() {
   return loaded;
 }
 
-// PyTorch's current stream. Asked of the libtorch_cuda that is already loaded; the extension links only libtorch_cpu.
+// PyTorch's current stream. Asked of the libtorch_cuda that is already loaded; the extension links only
+// libtorch_cpu.
 inline std::string current_stream(int device_index, CuStream& stream) {
   using Get = int32_t (*)(int32_t, void**);
   static const Get get = [] {
     void* library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    return library == nullptr ? nullptr : reinterpret_cast<Get>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
+    return library == nullptr ? nullptr
+                              : reinterpret_cast<Get>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
   }();
   if (get == nullptr) return "PyTorch's CUDA library is not loaded";
   void* raw = nullptr;

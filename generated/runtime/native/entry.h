@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the generated table holds: operators, and for each the frozen entries that may compute it.
 //
-// Everything in these headers has internal linkage: several packages live in one process, each with its own copy.
+// Everything in these headers has internal linkage: several packages live in one process, each with its own
+// copy.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,9 @@ union Word {
   int64_t size;
   double scalar;
 };
+
+// The level of a variant that does not exist on this architecture.
+constexpr int kNoLevel = 1000;
 
 constexpr int kMaxWords = 64;
 constexpr int kMaxTensors = 16;
@@ -46,51 +50,58 @@ using CpuKernel = void (*)(int64_t begin, int64_t end, void* words);
 
 // One compiled form of an entry; the number of a variant is its place in the whole package's list.
 struct Variant {
-  const char* name;    // "<entry>@x86-64-v3", "<entry>@sm_90"
-  int level;           // cpu: instruction-set level 2, 3, 4 (0: the architecture has no levels); cuda: compute capability
-  CpuKernel function;  // cpu only
+  const char* name;  // "<entry>@x86-64-v3", "<entry>@sm_90"
+  int level;         // cpu: instruction-set level 2, 3, 4 (0: the architecture has no levels); cuda: compute
+                     // capability
+  CpuKernel function;          // cpu only
   const unsigned char* image;  // cuda only: the cubin
 };
 
 struct Entry {
   const char* name;
   Kind kind;
-  const char* model;      // the device it was tuned on
-  int level;              // the level or compute capability it was tuned for
+  const char* model;  // the device it was tuned on
+  int level;          // the level or compute capability it was tuned for
   DType dtype;
-  double precision_eps;   // unit roundoff of its error class
-  double time_ms;         // as measured on the model at the workload
-  int cuda_major;         // cuda only: major version of the compiler that made the cubin
-  bool has_workspace;     // whether the argument block has a workspace word
-  int first_variant;      // its variants, the preferred one first
+  double precision_eps;  // unit roundoff of its error class
+  double time_ms;        // as measured on the model at the workload
+  int cuda_major;        // cuda only: major version of the compiler that made the cubin
+  bool has_workspace;    // whether the argument block has a workspace word
+  int first_variant;     // its variants, the preferred one first
   int variant_count;
-  const int64_t* workload;                                            // the tuned run-time sizes, in ABI order
-  bool (*covers)(const int64_t* values);                              // whether the specialisation holds
+  const int64_t* workload;                // the tuned run-time sizes, in ABI order
+  bool (*covers)(const int64_t* values);  // whether the specialisation holds
   Launch (*launch)(const int64_t* values, const Machine& machine);
 };
 
+// The package's variants; the generated table defines them.
+extern const Variant kVariants[];
+extern const int kVariantCount;
+
 // The sizes of all inputs of one call, as PyTorch reports them.
 struct Shapes {
-  int rank[kMaxTensors];          // -1: absent
+  int rank[kMaxTensors];  // -1: absent
   const int64_t* size[kMaxTensors];
 };
 
 struct Operator {
-  const char* qualified_name;       // "namespace::name"
-  const char* reference_name;       // "namespace::name_reference"
+  const char* qualified_name;  // "namespace::name"
+  const char* reference_name;  // "namespace::name_reference"
   int tensor_count;
   const bool* tensor_optional;
   int scalar_count;
   int attribute_count;
-  const int* attribute_length;      // 0: an int, k: int[k]
+  const int* attribute_length;  // 0: an int, k: int[k]
   int value_count;
   const char* const* value_names;
-  int size_count;                   // run-time sizes, in ABI order
-  const int* size_values;           // their places among the values
-  int fixed_count;                  // what a specialisation fixes, for messages
+  int size_count;          // run-time sizes, in ABI order
+  const int* size_values;  // their places among the values
+  int fixed_count;         // what a specialisation fixes, for messages
   const int* fixed_values;
-  // Fills the values from shapes and attributes; false when they do not fit the declaration.
-  bool (*bind)(const Shapes& shapes, const int64_t* attributes, int64_t element_bytes, int64_t* values);
+  // Fills the values from shapes and attributes. Returns nothing, or why they do not fit ({NAME} stands for a
+  // value).
+  const char* (*bind)(const Shapes& shapes, const int64_t* attributes, int64_t element_bytes,
+                      int64_t* values);
   int output_rank;
   void (*output_shape)(const int64_t* values, int64_t* shape);
   const Entry* entries;

@@ -16,17 +16,14 @@
 namespace coldforge {
 namespace {
 
-// The package's variants; defined by the generated table.
-extern const Variant kVariants[];
-extern const int kVariantCount;
-
 inline const char* dtype_name(DType dtype) {
   static const char* const names[] = {"fp32", "fp16", "bf16", "this dtype"};
   return names[static_cast<int>(dtype)];
 }
 
 // Calls `<op>_reference`, which takes the same arguments and the reason. It owns them from here on.
-inline void run_reference(const Operator& op, StableIValue* stack, int stack_size, const std::string& reason) {
+inline void run_reference(const Operator& op, StableIValue* stack, int stack_size,
+                          const std::string& reason) {
   last_variant() = -1;
   std::vector<StableIValue> arguments(stack, stack + stack_size);
   arguments.push_back(torch::stable::detail::from(reason));
@@ -36,8 +33,8 @@ inline void run_reference(const Operator& op, StableIValue* stack, int stack_siz
 
 // What a missing entry would have to cover, e.g. "cpu (AMD EPYC), fp32: C_in=8 C_out=64".
 inline std::string describe(const Operator& op, const Request& request) {
-  std::string text = std::string(request.kind == Kind::cpu ? "cpu" : "sm_" + std::to_string(request.level)) + " (" +
-                     *request.model + "), " + dtype_name(request.dtype) + ":";
+  std::string text = std::string(request.kind == Kind::cpu ? "cpu" : "sm_" + std::to_string(request.level)) +
+                     " (" + *request.model + "), " + dtype_name(request.dtype) + ":";
   for (int i = 0; i < op.fixed_count; ++i) {
     const int place = op.fixed_values[i];
     text += std::string(" ") + op.value_names[place] + "=" + std::to_string(request.values[place]);
@@ -46,8 +43,9 @@ inline std::string describe(const Operator& op, const Request& request) {
 }
 
 // Fills the argument block, and starts the kernel. Returns why it could not, or nothing.
-inline std::string run_candidate(const Operator& op, const Candidate& candidate, const Call& call, const Place& place,
-                                 Gpu* gpu, const int64_t* values, AtenTensorHandle output) {
+inline std::string run_candidate(const Operator& op, const Candidate& candidate, const Call& call,
+                                 const Place& place, Gpu* gpu, const int64_t* values,
+                                 AtenTensorHandle output) {
   const Entry& entry = *candidate.entry;
   Machine machine;
   machine.threads = gpu == nullptr ? cpu_threads() : 1;
@@ -61,13 +59,15 @@ inline std::string run_candidate(const Operator& op, const Candidate& candidate,
   }
   words[used++].pointer = data_of(output);
   if (entry.has_workspace) {
-    if (launch.workspace_bytes > 0) workspace = empty(&launch.workspace_bytes, 1, aoti_torch_dtype_uint8(), place);
+    if (launch.workspace_bytes > 0)
+      workspace = empty(&launch.workspace_bytes, 1, aoti_torch_dtype_uint8(), place);
     words[used++].pointer = workspace ? data_of(workspace.get()) : nullptr;
   }
   for (int i = 0; i < op.size_count; ++i) words[used++].size = values[op.size_values[i]];
   for (const double scalar : call.scalars()) words[used++].scalar = scalar;
   const Variant& variant = kVariants[candidate.number];
-  if (entry.kind == Kind::cuda) return run_on_gpu(place.index, *gpu, candidate.number, variant, launch, words);
+  if (entry.kind == Kind::cuda)
+    return run_on_gpu(place.index, *gpu, candidate.number, variant, launch, words);
   run_on_cpu(variant.function, launch, words);
   return "";
 }
@@ -101,12 +101,14 @@ inline Answer answer(const Operator& op, const Call& call) {
   const double asked = call.precision() ? eps_of_precision(*call.precision()) : eps_of_dtype(request.dtype);
   request.precision_eps = asked;
   int64_t values[kMaxValues] = {};
-  if (request.dtype == DType::unsupported) return no_answer("frozen kernels compute in fp32, fp16 and bf16 only");
+  if (request.dtype == DType::unsupported)
+    return no_answer("frozen kernels compute in fp32, fp16 and bf16 only");
   if (asked < 0) return no_answer("unknown precision '" + *call.precision() + "'");
-  if (!call.bind(values)) return no_answer("the arguments do not fit the declaration");
   request.values = values;
+  std::string reason = call.bind(values);
+  if (!reason.empty()) return no_answer(std::move(reason));
   Gpu* gpu = nullptr;
-  std::string reason = fill_device(place, request, gpu);
+  reason = fill_device(place, request, gpu);
   if (!reason.empty()) return no_answer(std::move(reason));
 
   std::string refused;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which frozen variant computes a call: the key first, then the same device model, then the nearest tuned workload.
+// Which frozen variant computes a call: the key first, then the same device model, then the nearest tuned
+// workload.
 #pragma once
 
 #include <atomic>
@@ -30,9 +31,9 @@ struct Candidate {
   double distance;
 };
 
-// Whether a variant may be dispatched. A cpu variant starts disabled: the loader enables it once it was verified here.
-inline std::atomic<unsigned char>* enabled_flags(int count = 0) {
-  static std::vector<std::atomic<unsigned char>> flags(static_cast<size_t>(count));
+// Whether each variant may be dispatched. All start disabled; the loader enables those that were verified.
+inline std::atomic<unsigned char>* enabled_flags() {
+  static std::vector<std::atomic<unsigned char>> flags(static_cast<size_t>(kVariantCount) + 1);
   return flags.data();
 }
 
@@ -57,8 +58,9 @@ inline double distance(const Operator& op, const Entry& entry, const int64_t* va
   return sum;
 }
 
-// cuda: the model it was tuned on, then others of the same architecture. cpu: the same model, then the entries tuned at
-// the highest level that this CPU has, then (in their portable build) those tuned for a newer CPU.
+// cuda: the model it was tuned on, then others of the same architecture. cpu: the same model, then the
+// entries tuned at the highest level that this CPU has, then (in their portable build) those tuned for a
+// newer CPU.
 inline int model_rank(const Request& request, const Entry& entry) {
   if (*request.model == entry.model) return 0;
   if (request.kind == Kind::cuda) return 1;
@@ -96,7 +98,8 @@ inline std::vector<Candidate> select(const Operator& op, const Variant* variants
       refused += std::string(refused.empty() ? "" : ", ") + entry.name;
       continue;
     }
-    const Candidate candidate{&entry, number, model_rank(request, entry), distance(op, entry, request.values)};
+    const Candidate candidate{&entry, number, model_rank(request, entry),
+                              distance(op, entry, request.values)};
     size_t at = 0;
     while (at < found.size() && !better(candidate, found[at])) ++at;
     found.insert(found.begin() + static_cast<std::ptrdiff_t>(at), candidate);

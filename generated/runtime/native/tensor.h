@@ -2,6 +2,7 @@
 // Tensors through libtorch's stable C interface: the facts a kernel call needs, and fresh storage.
 #pragma once
 
+#include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/c/shim.h>
 
@@ -16,8 +17,22 @@
 namespace coldforge {
 namespace {
 
+// What PyTorch said about its last error; only 2.13 and newer tell.
+inline std::string last_error() {
+  using Get = const char* (*)();
+  static const Get get = [] {
+    void* library = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library == nullptr
+               ? nullptr
+               : reinterpret_cast<Get>(dlsym(library, "torch_exception_get_what_without_backtrace"));
+  }();
+  const char* text = get == nullptr ? nullptr : get();
+  return text == nullptr || *text == 0 ? "" : std::string(": ") + text;
+}
+
 inline void check(AOTITorchError error, const char* what) {
-  if (error != 0) throw std::runtime_error(std::string("coldforge: ") + what + " failed in PyTorch");
+  if (error != 0)
+    throw std::runtime_error(std::string("coldforge: ") + what + " failed in PyTorch" + last_error());
 }
 
 struct DeleteTensor {
@@ -58,7 +73,8 @@ inline OwnedTensor empty(const int64_t* shape, int rank, int32_t dtype, const Pl
     step *= shape[i] > 1 ? shape[i] : 1;
   }
   AtenTensorHandle handle = nullptr;
-  check(aoti_torch_empty_strided(rank, shape, strides, dtype, place.type, place.index, &handle), "allocating");
+  check(aoti_torch_empty_strided(rank, shape, strides, dtype, place.type, place.index, &handle),
+        "allocating");
   return OwnedTensor(handle);
 }
 

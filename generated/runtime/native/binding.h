@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loader in Python asks of the extension, by ctypes. Included once, by the generated table.
+// All that the generated table includes: the parts, and what the loader in Python asks of the extension by
+// ctypes.
 #pragma once
 
+#include <torch/csrc/stable/library.h>
+
+#include "entry.h"
+#include "expressions.h"
 #include "operator.h"
 
-#define COLDFORGE_EXPORT extern "C" __attribute__((visibility("default")))
+#ifndef COLDFORGE_BUILD_KEY
+#error "COLDFORGE_BUILD_KEY is the digest of the manifest and of these headers"
+#endif
 
-COLDFORGE_EXPORT const char* coldforge_build_key() { return coldforge::kBuildKeyMark + coldforge::kBuildKeyOffset; }
+#define COLDFORGE_EXPORT extern "C" __attribute__((visibility("default"), used))
+
+// The loader looks for the mark in the file before it loads it: an extension of another manifest is refused.
+COLDFORGE_EXPORT const char* coldforge_build_key() { return "coldforge-build-key:" COLDFORGE_BUILD_KEY; }
 
 COLDFORGE_EXPORT int coldforge_variant_count() { return coldforge::kVariantCount; }
 
@@ -15,7 +25,8 @@ COLDFORGE_EXPORT const char* coldforge_variant_name(int number) { return coldfor
 // Whether this machine's CPU can run the variant; 1 for a GPU's, whose device is only known at the call.
 COLDFORGE_EXPORT int coldforge_variant_runs_here(int number) {
   const coldforge::Variant& variant = coldforge::kVariants[number];
-  return variant.function == nullptr || variant.level <= coldforge::cpu_level();
+  if (variant.image != nullptr) return 1;
+  return variant.function != nullptr && variant.level <= coldforge::cpu_level();
 }
 
 COLDFORGE_EXPORT void coldforge_enable_variant(int number, int enabled) {

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small ragged shapes on which a package checks its own builds: odd sizes, under one tile, batch 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..catalogue import Catalogue
+from ..errors import InputError
+from ..problem import Problem
+from .winner import Winner
+
+# Sizes for the run-time dimensions, the first of them (the batch) kept small; grown where a window does not fit.
+_BATCH = (1, 3, 2, 1)
+_EXTENTS = (7, 19, 33, 70, 5, 41)
+_GROWTH = 8
+_TRIES = 40
+
+
+def problem_of(winner: Winner, catalogue: Catalogue) -> Problem:
+    """The problem that the winner was tuned for, as declared now.
+
+    Raises:
+        InputError: the operator is not declared, or its declaration refuses the shape.
+    """
+    operator = catalogue.operator(winner.operator)
+    optional = [t.name for t in operator.family.tensors if t.optional]
+    absent = [name for name in optional if not winner.specialisation.get(f"has_{name}", 1)]
+    return catalogue.problem_from_dict(
+        {
+            "operator": winner.operator,
+            "dims": dict(winner.workload),
+            "dtype": winner.dtype,
+            "absent": absent,
+            "scalars": dict(operator.scalars),
+            "workload": winner.workload_name,
+        }
+    )
+
+
+def check_shapes(problem: Problem) -> list[dict[str, list[int] | None]]:
+    """Tensor shapes by name (None: absent) of the specialisation's ragged problems."""
+    shapes: list[dict[str, list[int] | None]] = []
+    for index, batch in enumerate(_BATCH):
+        ragged = _fitting(problem, index, batch)
+        if ragged is not None:
+            shapes.append({t.name: list(t.shape) if t.present else None for t in ragged.tensors})
+    return shapes
+
+
+def _fitting(problem: Problem, index: int, batch: int) -> Problem | None:
+    """The first of a row of growing shapes that the family accepts."""
+    first, *rest = problem.operator.family.run_time
+    for step in range(_TRIES):
+        extents = {n: _EXTENTS[(index + k) % len(_EXTENTS)] + _GROWTH * step for k, n in enumerate(rest)}
+        try:
+            return problem.with_dims(**{first: batch}, **extents)
+        except InputError:
+            continue
+    return None
+
+
+def attribute_arguments(problem: Problem) -> Mapping[str, Any]:
+    """The attributes as the op takes them: pairs as lists."""
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in problem.attributes().items()}

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Winners of several sources as one set: a later winner replaces an earlier one of the same key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..catalogue import Catalogue
+from ..errors import UnknownName
+from .winner import Winner
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a merge did to one key.
+
+    Attributes:
+        name: the entry's name.
+        what: ``added``, ``replaced`` or ``kept`` (the same content came again).
+        old_ms, new_ms: measured times; None where there was none.
+    """
+
+    name: str
+    what: str
+    old_ms: float | None
+    new_ms: float | None
+
+
+def merge(old: Iterable[Winner], new: Iterable[Winner]) -> tuple[list[Winner], list[Change]]:
+    """The winners of both, one for each key; what became of each new one."""
+    merged = {winner.key: winner for winner in old}
+    changes = []
+    for winner in new:
+        before = merged.get(winner.key)
+        what = "added" if before is None else "kept" if before == winner else "replaced"
+        changes.append(Change(winner.name, what, before.time_ms if before else None, winner.time_ms))
+        merged[winner.key] = winner
+    return list(merged.values()), changes
+
+
+def split_stale(winners: Sequence[Winner], declared: Catalogue) -> tuple[list[Winner], list[Winner]]:
+    """(winners of the operators as declared now, winners of another declaration or of none)."""
+    current, stale = [], []
+    for winner in winners:
+        try:
+            same = declared.operator(winner.operator).digest == winner.operator_digest
+        except UnknownName:
+            same = False
+        (current if same else stale).append(winner)
+    return current, stale

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a package of frozen kernels: the whole tree is made aside, then takes the old one's place in one step."""
+
+from __future__ import annotations
+
+import hashlib
+import keyword
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..atomic import replace_tree, write_bytes
+from ..catalogue import BUILTIN_ROOT, Catalogue, catalogue
+from ..dtypes import PRECISIONS, dtype_named
+from ..errors import ColdforgeError, InputError
+from .manifest import FORMAT, checks_of, entries_of, to_json
+from .signature import Signature
+from .table import render_table
+from .units import all_units, cubins_by_entry, level_of, source_path
+from .winner import Winner
+from .wrapper import render_init, render_operator
+
+REPOSITORY_NAMESPACE = "coldforge"
+GENERATED = BUILTIN_ROOT.parent / "generated"
+"""The repository's own package."""
+
+_NAMESPACE = re.compile(r"[a-z][a-z0-9_]{0,60}\Z")
+_TAKEN = {"aten", "prim", "prims", "quantized", "torch", "torchvision", "inductor", "c10d", "onednn", "mkldnn"}
+_FOLDERS = {
+    "kernels": "The frozen sources and binaries, and the C++ table of the extension.",
+    "operators": "One file for each frozen operator.",
+    "reference": "PyTorch references, copied from the templates.",
+}
+
+
+@dataclass(frozen=True)
+class FreezeReport:
+    """What was written.
+
+    Attributes:
+        folder: the package's folder.
+        namespace: of its PyTorch operators.
+        entries: names of the entries.
+        operators: names of the operators.
+        manifest_digest: sha256 of ``manifest.json``.
+        changed: whether a file differs from what stood there.
+    """
+
+    folder: Path
+    namespace: str
+    entries: tuple[str, ...]
+    operators: tuple[str, ...]
+    manifest_digest: str
+    changed: bool
+
+
+def freeze(
+    winners: Sequence[Winner], out_dir: Path, namespace: str, *, declared: Catalogue | None = None
+) -> FreezeReport:
+    """Writes the package ``out_dir`` with exactly these winners.
+
+    The same winners in any order give the same bytes. A build folder that stands in ``out_dir`` is kept.
+
+    Args:
+        out_dir: the package's folder; what stands there is replaced.
+        namespace: of its PyTorch operators, and of nothing else in one process.
+        declared: the declarations; the built-in ones when not given.
+
+    Raises:
+        InputError: a winner that is not declared (any more), two of the same key, or a bad namespace.
+        ColdforgeError: the files cannot be written.
+    """
+    check_namespace(namespace)
+    _check_destination(out_dir)
+    known = declared or catalogue()
+    ordered = sorted(winners, key=lambda w: (w.operator, w.kind, w.arch, w.device, w.name))
+    for winner in ordered:
+        check_winner(winner, known)
+    if len({w.key for w in ordered}) != len(ordered):
+        raise InputError("two winners have the same key; merge them before they are frozen")
+    signatures = [Signature(known.operator(name)) for name in sorted({w.operator for w in ordered})]
+    files = _package_files(ordered, signatures, namespace, known)
+    manifest = _manifest(ordered, signatures, namespace, known, files)
+    changed = _write_tree(out_dir, {**files, "manifest.json": manifest}, namespace)
+    return FreezeReport(
+        folder=out_dir,
+        namespace=namespace,
+        entries=tuple(w.name for w in ordered),
+        operators=tuple(s.operator.name for s in signatures),
+        manifest_digest=hashlib.sha256(manifest).hexdigest(),
+        changed=changed,
+    )
+
+
+def check_namespace(namespace: str) -> None:
+    """Refuses what cannot be the namespace of a PyTorch library, or is taken.
+
+    Raises:
+        InputError: with the reason.
+    """
+    if not _NAMESPACE.match(namespace) or keyword.iskeyword(namespace):
+        raise InputError(f"package name {namespace!r}; it must be lower-case letters, digits and _, not a keyword")
+    if namespace in _TAKEN:
+        raise InputError(f"package name {namespace!r} is taken by PyTorch")
+
+
+def _check_destination(out_dir: Path) -> None:
+    """Refuses to replace a folder that is not a package of ours.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    if out_dir.exists() and not (out_dir / "manifest.json").is_file():
+        if not out_dir.is_dir() or any(p for p in out_dir.iterdir() if p.name not in ("runtime", "__init__.py")):
+            raise InputError(f"{out_dir} exists and is not a package of frozen kernels; name another folder")
+
+
+def check_winner(winner: Winner, known: Catalogue) -> None:
+    """Refuses a winner that cannot be frozen.
+
+    Raises:
+        InputError: with the reason.
+    """
+    operator = known.operator(winner.operator)
+    if winner.operator_digest != operator.digest:
+        raise InputError(f"entry {winner.name} was tuned for another declaration of {winner.operator}; tune it again")
+    if hashlib.sha256(winner.source_text.encode()).hexdigest() != winner.source_digest:
+        raise InputError(f"entry {winner.name}: the source differs from its digest {winner.source_digest[:12]}...")
+    dtype_named(winner.dtype)
+    if winner.precision not in PRECISIONS:
+        raise InputError(f"entry {winner.name}: unknown precision {winner.precision!r}")
+    level_of(winner.arch)
+    if (winner.binary is None) == (winner.kind == "cuda"):
+        raise InputError(f"entry {winner.name}: a cuda winner has a binary and a cpu winner none")
+    missing = [n for n in Signature(operator).fixed_names if n not in winner.specialisation]
+    if missing:
+        raise InputError(f"entry {winner.name}: the specialisation lacks {missing[0]}")
+
+
+def _package_files(
+    winners: Sequence[Winner], signatures: Sequence[Signature], namespace: str, known: Catalogue
+) -> dict[str, bytes]:
+    """Every written file but the manifest, by path."""
+    texts = {"__init__.py": render_init(signatures, namespace)}
+    texts |= {f"{folder}/__init__.py": _folder_init(summary) for folder, summary in _FOLDERS.items()}
+    if signatures:
+        texts["kernels/table.cpp"] = render_table(signatures, winners, namespace)
+        texts["reference/pointwise.py"] = _copied(BUILTIN_ROOT / "pointwise.py", "templates/pointwise.py")
+    for signature in signatures:
+        family = signature.family
+        texts[f"operators/{signature.operator.name}.py"] = render_operator(signature)
+        texts[f"reference/{family.name}.py"] = _copied(family.reference_file, f"{family.folder.name}/reference.py")
+    texts |= {source_path(w): w.source_text for w in winners}
+    files = {path: text.encode("utf-8") for path, text in texts.items()}
+    files |= {cubin.file: cubin.data for cubin in cubins_by_entry(winners).values()}
+    return dict(sorted(files.items()))
+
+
+def _manifest(
+    winners: Sequence[Winner],
+    signatures: Sequence[Signature],
+    namespace: str,
+    known: Catalogue,
+    files: dict[str, bytes],
+) -> bytes:
+    document = {
+        "format": FORMAT,
+        "namespace": namespace,
+        "operators": {
+            s.operator.name: {"family": s.family.name, "schema": s.schema, "digest": s.operator.digest}
+            for s in signatures
+        },
+        "entries": [
+            {**entry, **checks_of(winner, known)}
+            for entry, winner in zip(entries_of(winners), winners, strict=True)
+        ],
+        "units": [unit.to_dict() for unit in all_units(winners)],
+        "files": {path: hashlib.sha256(data).hexdigest() for path, data in files.items()},
+    }
+    return to_json(document).encode("utf-8")
+
+
+def _folder_init(summary: str) -> str:
+    return (
+        "# SPDX-License-Identifier: Apache-2.0\n"
+        "# Generated by `coldforge freeze`; do not edit.\n"
+        f'"""{summary}"""\n'
+    )
+
+
+def _copied(path: Path, name: str) -> str:
+    """A Python file with a second line that says where it comes from."""
+    first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+    if not first.startswith("#"):
+        first, rest = "# SPDX-License-Identifier: Apache-2.0", f"{first}\n{rest}"
+    return f"{first}\n# Copied by `coldforge freeze` from {name}; do not edit.\n{rest}"
+
+
+def _write_tree(out_dir: Path, files: dict[str, bytes], namespace: str) -> bool:
+    """Makes the tree beside ``out_dir`` and puts it in its place; False when nothing would change."""
+    runtime = _runtime_files(namespace)
+    wanted = {**files, **runtime}
+    if _same(out_dir, wanted):
+        return False
+    try:
+        out_dir.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.new-", dir=out_dir.parent))
+    except OSError as error:
+        raise ColdforgeError(f"cannot write beside {out_dir}: {error.strerror or error}") from error
+    try:
+        os.chmod(aside, 0o755)
+        for path, data in wanted.items():
+            write_bytes(aside / path, data)
+        built = out_dir / "_build"
+        if built.is_dir():
+            os.replace(built, aside / "_build")
+        replace_tree(aside, out_dir)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return True
+
+
+def _runtime_files(namespace: str) -> dict[str, bytes]:
+    """The hand-written runtime, with its one name replaced."""
+    root = GENERATED / "runtime"
+    files = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            files[f"runtime/{path.relative_to(root)}"] = path.read_bytes()
+    line = f'NAMESPACE = "{REPOSITORY_NAMESPACE}"'.encode()
+    source = files["runtime/namespace.py"]
+    if source.count(line) != 1:
+        raise ColdforgeError("runtime/namespace.py does not set NAMESPACE once")
+    files["runtime/namespace.py"] = source.replace(line, f'NAMESPACE = "{namespace}"'.encode())
+    return files
+
+
+def _same(out_dir: Path, wanted: dict[str, bytes]) -> bool:
+    """Whether the folder holds these files and no others (caches and builds aside)."""
+    if not out_dir.is_dir():
+        return False
+    present = set()
+    for path in out_dir.rglob("*"):
+        relative = path.relative_to(out_dir)
+        if path.is_file() and "__pycache__" not in relative.parts and relative.parts[0] != "_build":
+            present.add(str(relative))
+    return present == set(wanted) and all((out_dir / p).read_bytes() == data for p, data in wanted.items())

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python files of a package that follow from the declarations: one for each operator, and the package's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..expr import Expr
+from .signature import Signature, TensorArgument, channel_start
+from .templates import environment
+
+_FUNCTIONS = ("ceil_div", "round_up")
+
+
+def render_operator(signature: Signature) -> str:
+    """The text of ``operators/<name>.py``: reference, checks, wrapper and module."""
+    operator, family = signature.operator, signature.family
+    context = {
+        "name": operator.name,
+        "summary": operator.summary.rstrip("."),
+        "module": operator.module,
+        "family": family.name,
+        "reference": family.reference_name,
+        "magnitude": family.magnitude_name,
+        "tensors": [_tensor(signature, t) for t in signature.tensors],
+        "scalars": [{"name": n, "default": repr(v)} for n, v in operator.scalars.items()],
+        "attributes": signature.attributes,
+        "steps": [{"op": s.op, "arguments": [(n, _literal(v)) for n, v in s.arguments]} for s in operator.epilogue],
+        "channel_shape": [-1 if i == family.channel_dim else 1 for i in range(len(family.output.shape))],
+        "values": signature.value_names,
+        "size_names": family.sizes,
+        "derived": [(n, e.text) for n, e in family.derived.items()],
+        "output": [e.text for e in family.output.shape],
+        "output_names": _names(family.output.shape),
+        "output_minimums": [e.text for e in signature.output_minimums],
+        "reduction": family.reduction_length.text,
+        "reduction_names": _names([family.reduction_length]),
+        "expression_functions": _functions(signature),
+        "module_parameters": [{"name": n, "sizes": s} for n, s in signature.module_parameters.items()],
+        "module_attribute_names": _module_attributes(signature),
+    }
+    return environment().get_template("operator.py.jinja").render(context)
+
+
+def render_init(signatures: Sequence[Signature], namespace: str) -> str:
+    """The text of the package's ``__init__.py``."""
+    context = {
+        "namespace": namespace,
+        "operators": [
+            {"name": s.operator.name, "names": sorted(filter(None, (s.operator.name, s.operator.module)))}
+            for s in signatures
+        ],
+    }
+    return environment().get_template("package.py.jinja").render(context)
+
+
+def _tensor(signature: Signature, tensor: TensorArgument) -> dict[str, Any]:
+    number = signature.tensors.index(tensor)
+    reads = {r.dim: name for name, r in signature.size_reads.items() if r.tensor == number}
+    targets = [reads.get(dim, "_") for dim in range(len(tensor.shape))]
+    left = ", ".join(targets) + ("," if len(targets) == 1 else "")
+    return {
+        "name": tensor.name,
+        "optional": tensor.optional,
+        "channel": tensor.name in signature.operator.channel_vectors,
+        "rank": len(tensor.shape),
+        "shape": ", ".join(e.text for e in tensor.shape),
+        "unpack": f"{left} = " if reads else "",
+        "checked": any(c.tensor == number for c in signature.shape_checks),
+        "start": channel_start(signature, tensor.name),
+    }
+
+
+def _literal(value: float | str) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _names(expressions: Sequence[Expr]) -> list[str]:
+    return sorted(set().union(*(e.names for e in expressions)))
+
+
+def _functions(signature: Signature) -> list[str]:
+    family = signature.family
+    texts = [e.text for e in family.derived.values()] + [family.reduction_length.text]
+    texts += [e.text for t in (*signature.tensors, family.output) for e in t.shape]
+    return [name for name in _FUNCTIONS if any(f"{name}(" in text for text in texts)]
+
+
+def _module_attributes(signature: Signature) -> list[dict[str, str]]:
+    """Attribute values that the parameters' shapes read, and where the constructor has them."""
+    read = set().union(*(e.names for t in signature.tensors[1:] for e in t.shape))
+    found = []
+    for attribute in signature.attributes:
+        for place, name in enumerate(attribute.value_names):
+            if name in read:
+                source = f"self.{attribute.name}" + (f"[{place}]" if attribute.pair else "")
+                found.append({"value": name, "source": source})
+    return found

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not covered: the PyTorch reference answers, and says so once for each reason."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .manifest import ROOT
+
+if TYPE_CHECKING:
+    from .frozen import FrozenOp
+
+GRADIENT = "an input requires a gradient and frozen kernels have none (under torch.no_grad() the kernel runs)"
+_TUNABLE = "no frozen kernel covers"
+_DTYPES = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16"}
+
+_warned: set[tuple[str, str]] = set()
+
+
+def warn(op: FrozenOp, arguments: Sequence[Any], reason: str) -> None:
+    """Warns that the reference runs, unless it did so for that operator and reason."""
+    if (op.name, reason) in _warned:
+        return
+    _warned.add((op.name, reason))
+    advice = f"; tune one: {tune_command(op, arguments)}" if reason.startswith(_TUNABLE) else ""
+    text = f"coldforge: {op.name} runs the PyTorch reference: {reason}{advice}"
+    warnings.warn(text, RuntimeWarning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """How far up the stack the first frame is that belongs neither to this package nor to PyTorch."""
+    inside = (str(ROOT), str(Path(torch.__file__).parent))
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def forget_warnings() -> None:
+    """Makes the next call of each kind warn again."""
+    _warned.clear()
+
+
+def answer(op: FrozenOp, *arguments: Any) -> Tensor:
+    """The kernel of ``<op>_reference``: the op's arguments, then the reason."""
+    *own, reason = arguments
+    warn(op, own, reason)
+    return op.reference(*own[:-1]).contiguous()
+
+
+def tune_command(op: FrozenOp, arguments: Sequence[Any]) -> str:
+    """The command line that would tune a kernel for this call."""
+    tensors, _, attributes = op.split(arguments)
+    try:
+        sizes = op.sizes(*tensors, *attributes)
+    except ValueError:
+        return f"coldforge tune {op.name}"
+    fields = {name: value for name, value in sizes.items() if name in _shape_fields(op, attributes)}
+    fields |= {name: 0 for name, t in zip(op.tensors, tensors, strict=True) if t is None}
+    dtype = _DTYPES.get(str(tensors[0].dtype), "fp32")
+    shape = ",".join(f"{name}={value}" for name, value in fields.items())
+    command = f"coldforge tune {op.name} --target {'cuda' if tensors[0].is_cuda else 'cpu'} --shape {shape}"
+    return command if dtype == "fp32" else f"{command} --dtype {dtype}"
+
+
+def _shape_fields(op: FrozenOp, attributes: Sequence[Any]) -> list[str]:
+    """The sizes that tensors have, and the attribute values that differ from their defaults."""
+    names: list[str] = []
+    for (name, default), value in zip(op.attributes.items(), attributes, strict=True):
+        given = list(value) if isinstance(value, list | tuple) else [value]
+        usual = list(default) if isinstance(default, tuple) else [default]
+        suffixes = ("_h", "_w") if len(given) == 2 else ("",)
+        names += [name + s for s, a, b in zip(suffixes, given, usual, strict=True) if a != b]
+    return [*op.size_names, *names]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One operator of the package: its PyTorch side, and the way from a call to its frozen kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import fallback, package
+
+
+@dataclass(eq=False)
+class FrozenOp:
+    """What the runtime knows of an operator. Every function takes its arguments in the order of the op's schema.
+
+    Attributes:
+        name: the operator's name.
+        tensors: names of the tensor arguments; the first ``own_tensor_count`` are the family's, the rest are
+            channel vectors of the epilogue.
+        size_names: the sizes that a shape is given by.
+        scalars: name -> default.
+        attributes: name -> default, a pair as a tuple.
+        linear: (family's tensors, attributes) -> the result before the epilogue.
+        magnitude: same arguments -> the sum of the absolute terms; None when the family gives none.
+        epilogue: (linear result, channel vectors, scalars) -> the output.
+        reference: (tensors, scalars, attributes) -> the output.
+        sizes: (tensors, attributes) -> every size by name.
+        output_shape, reduction_length: from the sizes.
+        overload: the registered op; None until the extension is loaded.
+    """
+
+    name: str
+    tensors: Sequence[str]
+    own_tensor_count: int
+    size_names: Sequence[str]
+    scalars: Mapping[str, float]
+    attributes: Mapping[str, int | tuple[int, int]]
+    linear: Callable[..., Tensor]
+    magnitude: Callable[..., Tensor] | None
+    epilogue: Callable[..., Tensor]
+    reference: Callable[..., Tensor]
+    sizes: Callable[..., dict[str, int]]
+    output_shape: Callable[[dict[str, int]], list[int]]
+    reduction_length: Callable[[dict[str, int]], int]
+    overload: Any = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        package.OPERATORS[self.name] = self
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Runs checked arguments: tensors, scalars, attributes, precision."""
+        if torch.is_grad_enabled() and _needs_grad(arguments[: len(self.tensors)]):
+            if not torch.compiler.is_compiling():
+                fallback.warn(self, arguments, fallback.GRADIENT)
+            return self.reference(*arguments[:-1])
+        if not package.STATE.ready:
+            if not torch.compiler.is_compiling():
+                package.prepare()
+            elif self.overload is None:
+                raise package.not_built_while_tracing(self.name)
+        if self.overload is None:
+            if not torch.compiler.is_compiling():
+                fallback.warn(self, arguments, package.STATE.why)
+            return self.reference(*arguments[:-1])
+        return self.overload(*arguments)
+
+    def positional(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """A call of the op, however it was written, as tensors, scalars and attributes in order."""
+        names = [*self.tensors, *self.scalars, *self.attributes]
+        rest = [named[n] if n in named else self.attributes.get(n) for n in names[len(arguments) :]]
+        return [*arguments, *rest]
+
+    def split(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """(tensors, scalars, attributes) of a call's arguments."""
+        tensors, scalars = len(self.tensors), len(self.scalars)
+        end = tensors + scalars + len(self.attributes)
+        return arguments[:tensors], arguments[tensors : tensors + scalars], arguments[tensors + scalars : end]
+
+
+def _needs_grad(tensors: Sequence[Tensor | None]) -> bool:
+    for tensor in tensors:
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's state: whether its extension is built, loaded and verified, and why not."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import build, fallback, manifest, verify
+from .extension import Extension
+from .manifest import PackageError
+from .namespace import NAMESPACE
+
+if TYPE_CHECKING:
+    from .frozen import FrozenOp
+
+OPERATORS: dict[str, FrozenOp] = {}
+"""The package's operators by name; each registers itself."""
+
+
+@dataclass
+class State:
+    """What calls look at.
+
+    Attributes:
+        ready: everything that a first call does is done, well or not.
+        why: why there is no extension; empty when there is one.
+        extension: the loaded extension.
+        record: variant -> result of its check on this machine.
+    """
+
+    ready: bool = False
+    why: str = ""
+    extension: Extension | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+STATE = State()
+_LOCK = threading.RLock()
+_libraries: list[Any] = []  # registrations last as long as these objects
+
+
+def load_if_built() -> None:
+    """Loads the extension if it stands there. Called at import: builds nothing, asks no device, never raises."""
+    if not OPERATORS:
+        return
+    with _LOCK:
+        try:
+            found = manifest.load()
+            path = build.extension_path(found)
+            if path.is_file():
+                _load(found, path)
+        except (PackageError, OSError) as error:
+            STATE.why = str(error)
+            STATE.ready = True
+
+
+def prepare() -> None:
+    """What the first call does: builds the extension if that is allowed, loads it, verifies what was not yet."""
+    with _LOCK:
+        if STATE.ready:
+            return
+        try:
+            found = manifest.load()
+            if STATE.extension is None:
+                _load(found, _built(found))
+            assert STATE.extension is not None
+            STATE.record = verify.verify_missing(found, STATE.extension, OPERATORS)
+        except (PackageError, OSError) as error:
+            STATE.why = str(error)
+        STATE.ready = True
+
+
+def _built(found: manifest.Manifest) -> Path:
+    path = build.extension_path(found)
+    if path.is_file():
+        return path
+    refusal = build.why_not_automatically(found.root)
+    if refusal:
+        raise PackageError(refusal)
+    return build.build(found)
+
+
+def _load(found: manifest.Manifest, path: Path) -> None:
+    """Loads the extension, gives its ops their Python kernels, and enables what is known to be right."""
+    extension = Extension(path, found.build_key)
+    STATE.extension = extension
+    for name, op in OPERATORS.items():
+        _register(name, op)
+    complete = verify.enable_verified(found, extension)
+    STATE.record = verify.read_record(found)
+    for name, op in OPERATORS.items():
+        op.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
+    STATE.ready = complete
+
+
+def _register(name: str, op: FrozenOp) -> None:
+    library = torch.library.Library(NAMESPACE, "IMPL")
+    _libraries.append(library)
+    library.impl(f"{name}_reference", lambda *a: fallback.answer(op, *a), "CompositeExplicitAutograd")
+
+    def fake(*arguments: Any, **named: Any) -> torch.Tensor:
+        tensors, _, attributes = op.split(op.positional(arguments, named))
+        return tensors[0].new_empty(op.output_shape(op.sizes(*tensors, *attributes)))
+
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
+
+
+def not_built_while_tracing(name: str) -> RuntimeError:
+    """The error of a traced call whose extension is not loaded: nothing can be built while tracing."""
+    reason = STATE.why or "its extension is not built"
+    return RuntimeError(f"coldforge: {name} cannot be compiled: {reason}; run `{build.by_hand()}` first")
+
+
+def missing_name(name: str, package: str, known: list[str]) -> Exception:
+    """The error of a name that the package does not have."""
+    if name.startswith("_"):
+        return AttributeError(f"module {package!r} has no attribute {name!r}")
+    frozen = ", ".join(known) or "nothing"
+    return ImportError(
+        f"{package} has no frozen {name!r} (it has {frozen}); for an operator of `coldforge list`: "
+        f"run `coldforge tune {name}`, then `coldforge freeze {name}`",
+        name=package,
+    )

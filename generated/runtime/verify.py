@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks a variant against float64 before it may be dispatched here.
+
+A cpu variant is compiled on the user's machine, so what was verified when it was tuned is its source, not its machine
+code: each one is checked once after the build, on ragged shapes. A cubin is the measured binary and needs no check,
+unless it was recompiled since. The record stands beside the extension.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .arguments import PRECISIONS
+from .build import build_folder
+from .extension import Extension
+from .manifest import Manifest
+
+if TYPE_CHECKING:
+    from .frozen import FrozenOp
+
+# Times eps * sqrt(terms) * sum|terms|: the least round factor that rejects no correctly rounded sum.
+_BOUND_FACTOR = 2.0
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def record_path(manifest: Manifest) -> Path:
+    """Where the results of this machine's checks are kept."""
+    return build_folder(manifest) / "verified.json"
+
+
+def read_record(manifest: Manifest) -> dict[str, Any]:
+    """Variant -> result of its check: ``ok``, ``error`` (relative L2), ``ratio`` (to the bound), ``why``."""
+    try:
+        record = json.loads(record_path(manifest).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def enable_verified(manifest: Manifest, extension: Extension) -> bool:
+    """Enables every variant that is known to be right.
+
+    Returns:
+        Whether nothing that could run here is left to check.
+    """
+    record = read_record(manifest)
+    pending = False
+    for number, entry in _by_number(manifest, extension):
+        if not _needs_check(entry):
+            extension.enable(number, True)
+        elif extension.variants[number] in record:
+            extension.enable(number, bool(record[extension.variants[number]].get("ok")))
+        else:
+            pending = pending or _can_check(extension, number, entry)
+    return not pending
+
+
+def verify_missing(manifest: Manifest, extension: Extension, operators: Mapping[str, FrozenOp]) -> dict[str, Any]:
+    """Checks each variant that this machine can run and that has no record, enables the good ones, and records all.
+
+    Returns:
+        The whole record.
+    """
+    record = read_record(manifest)
+    fresh = {}
+    for number, entry in _by_number(manifest, extension):
+        name = extension.variants[number]
+        if name in record or not _needs_check(entry) or not _can_check(extension, number, entry):
+            continue
+        fresh[name] = _check_variant(extension, number, entry, operators[entry["operator"]])
+        extension.enable(number, fresh[name]["ok"])
+        if not fresh[name]["ok"]:
+            print(f"coldforge: {name} is wrong on this machine and stays off: {fresh[name]['why']}", file=sys.stderr)
+    if fresh:
+        record |= fresh
+        _write_record(record_path(manifest), record)
+    return record
+
+
+def _write_record(path: Path, record: Mapping[str, Any]) -> None:
+    # A package on a read-only disk is checked by every process again.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        return
+
+
+def _by_number(manifest: Manifest, extension: Extension) -> Iterator[tuple[int, dict[str, Any]]]:
+    entries = {entry["name"]: entry for entry in manifest.entries}
+    for number, name in enumerate(extension.variants):
+        yield number, entries[name.rpartition("@")[0]]
+
+
+def _needs_check(entry: Mapping[str, Any]) -> bool:
+    return entry["target"]["kind"] == "cpu" or not entry["verified"]
+
+
+def _can_check(extension: Extension, number: int, entry: Mapping[str, Any]) -> bool:
+    if entry["target"]["kind"] == "cpu":
+        return extension.runs_here(number)
+    if not torch.cuda.is_available():
+        return False
+    major, minor = torch.cuda.get_device_capability()
+    return entry["target"]["arch"].rstrip("a") == f"sm_{major}{minor}"
+
+
+def _check_variant(extension: Extension, number: int, entry: dict[str, Any], op: FrozenOp) -> dict[str, Any]:
+    """Runs one variant on every check shape of its entry."""
+    worst, error = 0.0, 0.0
+    for index, shapes in enumerate(entry["checks"]):
+        arguments = _arguments(entry, op, shapes, index)
+        with torch.no_grad():
+            expected, allowed = _expectation(entry, op, arguments)
+            with extension.only(number):
+                output = op.overload(*arguments)
+        if extension.last() != extension.variants[number]:
+            return {"ok": False, "why": f"the kernel did not run at {shapes}", "ratio": None, "error": None}
+        difference = (output.double().cpu() - expected).abs()
+        ratio = float(torch.where(difference == 0, 0.0, difference / allowed).nan_to_num(math.inf, math.inf).max())
+        worst = max(worst, ratio)
+        error = max(error, float(difference.norm() / expected.norm()))
+        if not ratio <= 1:
+            why = f"{ratio:.3g} times the error allowed at {shapes}"
+            return {"ok": False, "why": why, "ratio": None if math.isinf(ratio) else ratio, "error": None}
+    return {"ok": True, "why": "", "ratio": worst, "error": error}
+
+
+def _arguments(entry: dict[str, Any], op: FrozenOp, shapes: Mapping[str, Any], seed: int) -> list[Any]:
+    """Seeded inputs of the given shapes: filters scaled so that outputs are near 1, channel vectors away from 0."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    device = "cuda" if entry["target"]["kind"] == "cuda" else "cpu"
+    tensors: list[Tensor | None] = []
+    for place, name in enumerate(op.tensors):
+        shape = shapes[name]
+        if shape is None:
+            tensors.append(None)
+            continue
+        if place < op.own_tensor_count:
+            value = torch.randn(shape, generator=generator)
+            value = value / math.sqrt(math.prod(shape[1:])) if place == 1 and len(shape) > 1 else value
+        else:
+            value = torch.rand(shape, generator=generator) + 0.5
+        tensors.append(value.to(device, _DTYPES[entry["dtype"]]))
+    return [*tensors, *op.scalars.values(), *entry["attributes"].values(), entry["precision"]]
+
+
+def _expectation(entry: dict[str, Any], op: FrozenOp, arguments: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """The result in float64 and how far a kernel of the entry's error class may be from it, element by element."""
+    tensors, scalars, attributes = op.split(arguments)
+    wide = [None if t is None else t.double().cpu() for t in tensors]
+    own, vectors = wide[: op.own_tensor_count], wide[op.own_tensor_count :]
+    eps = PRECISIONS[entry["precision"]]
+    v = op.linear(*own, *attributes)
+    scale = op.magnitude(*own, *attributes) if op.magnitude else v.abs().amax().expand_as(v)
+    slack = scale * (_BOUND_FACTOR * eps * math.sqrt(op.reduction_length(op.sizes(*wide, *attributes))))
+    exact = op.epilogue(v, *vectors, *scalars)
+    above = (op.epilogue(v + slack, *vectors, *scalars) - exact).abs()
+    below = (op.epilogue(v - slack, *vectors, *scalars) - exact).abs()
+    return exact, torch.maximum(above, below) + exact.abs() * (4 * eps) + torch.finfo(torch.float32).tiny
