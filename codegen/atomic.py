@@ -5,6 +5,7 @@ half a file."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import tempfile
@@ -45,25 +46,39 @@ def write_text(path: Path, text: str) -> None:
 def replace_tree(source: Path, destination: Path) -> None:
     """Moves the finished directory ``source`` to ``destination``, replacing what stands there.
 
-    Both must be on one file system. The old tree is renamed aside before the new one takes its place, and
-    removed last.
+    Both must be on one file system. Where the kernel can exchange two directories in one step, there is no
+    moment without a tree; elsewhere the old tree is renamed aside before the new one takes its place. The old
+    tree is removed last.
 
     Raises:
         ColdforgeError: a rename failed; the old tree is then back in place.
     """
-    aside = destination.with_name(f".{destination.name}.old-{os.getpid()}")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        had_old = destination.exists()
-        if had_old:
-            os.replace(destination, aside)
-        try:
+        if not destination.exists():
             os.replace(source, destination)
-        except OSError:
-            if had_old:
-                os.replace(aside, destination)
-            raise
-        if had_old:
-            shutil.rmtree(aside, ignore_errors=True)
+            return
+        if not _exchange(source, destination):
+            _rename_aside(source, destination)
+        shutil.rmtree(source, ignore_errors=True)
     except OSError as error:
         raise ColdforgeError(f"cannot replace {destination}: {error.strerror or error}") from error
+
+
+def _rename_aside(source: Path, destination: Path) -> None:
+    """Puts ``source`` in the place of ``destination`` and the old tree in the place of ``source``."""
+    aside = destination.with_name(f".{destination.name}.old-{os.getpid()}")
+    os.replace(destination, aside)
+    try:
+        os.replace(source, destination)
+    except OSError:
+        os.replace(aside, destination)
+        raise
+    os.replace(aside, source)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchanges two directories by renameat2; False where the system or the file system cannot."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    return rename is not None and rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
