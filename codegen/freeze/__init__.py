@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Winners -> a package of frozen kernels: sources, cubins, manifest, wrappers and the table of its extension."""
+"""Winners -> a package of frozen kernels: sources, cubins, manifest, wrappers and the table of its
+extension.
+"""
 
 from .bundle import Bundle, read_bundle, write_bundle
 from .manifest import load_winners

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One file that carries winners, with their sources, cubins and study records, to another checkout.
 
-A zip archive: ``index.json`` with the entries, the studies and the digest of every member, then the members. The same
-winners give the same bytes.
+A zip archive: ``index.json`` with the entries, the studies and the digest of every member, then the
+members. The same winners give the same bytes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,11 @@ def write_bundle(path: Path, winners: Sequence[Winner], studies: Mapping[str, An
             "files": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(members.items())},
         }
     ).encode("utf-8")
-    members = {INDEX: index, INDEX_DIGEST: hashlib.sha256(index).hexdigest().encode(), **dict(sorted(members.items()))}
+    members = {
+        INDEX: index,
+        INDEX_DIGEST: hashlib.sha256(index).hexdigest().encode(),
+        **dict(sorted(members.items())),
+    }
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, data in members.items():
@@ -123,7 +127,9 @@ def _members(path: Path) -> dict[str, bytes]:
             members = {}
             for entry in archive.infolist():
                 if entry.file_size > MAX_MEMBER_BYTES:
-                    raise InputError(f"{path}: {entry.filename} has {entry.file_size} bytes; that is no bundle")
+                    raise InputError(
+                        f"{path}: {entry.filename} has {entry.file_size} bytes; that is no bundle"
+                    )
                 members[entry.filename] = archive.read(entry)
             return members
     except OSError as error:

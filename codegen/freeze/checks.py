@@ -11,7 +11,8 @@ from ..errors import InputError
 from ..problem import Problem
 from .winner import Winner
 
-# Sizes for the run-time dimensions, the first of them (the batch) kept small; grown where a window does not fit.
+# Sizes for the run-time dimensions, the first of them (the batch) kept small; grown where a window does
+# not fit.
 _BATCH = (1, 3, 2, 1)
 _EXTENTS = (7, 19, 33, 70, 5, 41)
 _GROWTH = 8

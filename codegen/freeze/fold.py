@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expressions of a declaration as C++, with everything already known computed.
 
-A launch expression reads the config, the specialisation and the device beside the run-time sizes. Only the sizes are
-unknown when a kernel is frozen; folding the rest leaves text that a person can read, and no words in the C++.
+A launch expression reads the config, the specialisation and the device beside the run-time sizes. Only
+the sizes are unknown when a kernel is frozen; folding the rest leaves text that a person can read, and no
+words in the C++.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _names(node: ast.expr) -> set[str]:
 
 
 def _literal(value: Value) -> ast.expr:
-    if isinstance(value, bool) or isinstance(value, str) or value >= 0:
+    if isinstance(value, bool | str) or value >= 0:
         return ast.Constant(value)
     return ast.UnaryOp(ast.USub(), ast.Constant(-value))
 
@@ -86,7 +87,9 @@ def _fold_comparison(node: ast.Compare, known: Mapping[str, Value], text: str) -
     for comparison, right in zip(node.ops, node.comparators, strict=True):
         left = sides[-1]
         if isinstance(comparison, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List):
-            equal: list[ast.expr] = [ast.Compare(left, [ast.Eq()], [_fold(e, known, text)]) for e in right.elts]
+            equal: list[ast.expr] = [
+                ast.Compare(left, [ast.Eq()], [_fold(e, known, text)]) for e in right.elts
+            ]
             found = ast.BoolOp(ast.Or(), equal) if len(equal) > 1 else equal[0]
             parts.append(found if isinstance(comparison, ast.In) else ast.UnaryOp(ast.Not(), found))
             continue

@@ -52,7 +52,9 @@ def _sorted(value: Any) -> Any:
 
 
 def entries_of(winners: Sequence[Winner]) -> list[dict[str, Any]]:
-    """The entries of winners in the order given. Config and derived values keep their order, all else is sorted."""
+    """The entries of winners in the order given. Config and derived values keep their order, all else is
+    sorted.
+    """
     cubins = cubins_by_entry(winners)
     entries = []
     for winner in winners:
@@ -77,7 +79,9 @@ def entries_of(winners: Sequence[Winner]) -> list[dict[str, Any]]:
 
 
 def checks_of(winner: Winner, catalogue: Catalogue) -> dict[str, Any]:
-    """What a package needs beside the entry to check its build: input shapes, and the attributes of the call."""
+    """What a package needs beside the entry to check its build: input shapes, and the attributes of the
+    call.
+    """
     problem = problem_of(winner, catalogue)
     return {"checks": check_shapes(problem), "attributes": attribute_arguments(problem)}
 
@@ -96,7 +100,10 @@ def winner_of_entry(entry: Mapping[str, Any], read: Callable[[str], bytes], wher
         source = _checked(read, entry["source"], where)
         binary = _checked(read, entry["binary"], where) if entry["binary"] else None
         return Winner(
-            **{name: entry[name] for name in (*_COPIED, *_SORTED, "config", "derived", "compiler", "study", "verified")},
+            **{
+                name: entry[name]
+                for name in (*_COPIED, *_SORTED, "config", "derived", "compiler", "study", "verified")
+            },
             source_text=source.decode("utf-8"),
             source_name=entry["source"]["name"],
             source_digest=entry["source"]["sha256"],
@@ -110,7 +117,9 @@ def winner_of_entry(entry: Mapping[str, Any], read: Callable[[str], bytes], wher
 def _checked(read: Callable[[str], bytes], reference: Mapping[str, str], where: str) -> bytes:
     data = read(reference["file"])
     if hashlib.sha256(data).hexdigest() != reference["sha256"]:
-        raise InputError(f"{where}: {reference['file']} differs from its digest {reference['sha256'][:12]}...")
+        raise InputError(
+            f"{where}: {reference['file']} differs from its digest {reference['sha256'][:12]}..."
+        )
     return data
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a package of frozen kernels: the whole tree is made aside, then takes the old one's place in one step."""
+"""Writes a package of frozen kernels: the whole tree is made aside, then takes the old one's place in one
+step.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,18 @@ GENERATED = BUILTIN_ROOT.parent / "generated"
 """The repository's own package."""
 
 _NAMESPACE = re.compile(r"[a-z][a-z0-9_]{0,60}\Z")
-_TAKEN = {"aten", "prim", "prims", "quantized", "torch", "torchvision", "inductor", "c10d", "onednn", "mkldnn"}
+_TAKEN = {
+    "aten",
+    "prim",
+    "prims",
+    "quantized",
+    "torch",
+    "torchvision",
+    "inductor",
+    "c10d",
+    "onednn",
+    "mkldnn",
+}
 _FOLDERS = {
     "kernels": "The frozen sources and binaries, and the C++ table of the extension.",
     "operators": "One file for each frozen operator.",
@@ -103,7 +116,9 @@ def check_namespace(namespace: str) -> None:
         InputError: with the reason.
     """
     if not _NAMESPACE.match(namespace) or keyword.iskeyword(namespace):
-        raise InputError(f"package name {namespace!r}; it must be lower-case letters, digits and _, not a keyword")
+        raise InputError(
+            f"package name {namespace!r}; it must be lower-case letters, digits and _, not a keyword"
+        )
     if namespace in _TAKEN:
         raise InputError(f"package name {namespace!r} is taken by PyTorch")
 
@@ -114,9 +129,10 @@ def _check_destination(out_dir: Path) -> None:
     Raises:
         InputError: it holds something else.
     """
-    if out_dir.exists() and not (out_dir / "manifest.json").is_file():
-        if not out_dir.is_dir() or any(p for p in out_dir.iterdir() if p.name not in ("runtime", "__init__.py")):
-            raise InputError(f"{out_dir} exists and is not a package of frozen kernels; name another folder")
+    if not out_dir.exists() or (out_dir / "manifest.json").is_file():
+        return
+    if not out_dir.is_dir() or {p.name for p in out_dir.iterdir()} - {"runtime", "__init__.py", "__pycache__"}:
+        raise InputError(f"{out_dir} exists and is not a package of frozen kernels; name another folder")
 
 
 def check_winner(winner: Winner, known: Catalogue) -> None:
@@ -127,9 +143,13 @@ def check_winner(winner: Winner, known: Catalogue) -> None:
     """
     operator = known.operator(winner.operator)
     if winner.operator_digest != operator.digest:
-        raise InputError(f"entry {winner.name} was tuned for another declaration of {winner.operator}; tune it again")
+        raise InputError(
+            f"entry {winner.name} was tuned for another declaration of {winner.operator}; tune it again"
+        )
     if hashlib.sha256(winner.source_text.encode()).hexdigest() != winner.source_digest:
-        raise InputError(f"entry {winner.name}: the source differs from its digest {winner.source_digest[:12]}...")
+        raise InputError(
+            f"entry {winner.name}: the source differs from its digest {winner.source_digest[:12]}..."
+        )
     dtype_named(winner.dtype)
     if winner.precision not in PRECISIONS:
         raise InputError(f"entry {winner.name}: unknown precision {winner.precision!r}")
@@ -153,7 +173,9 @@ def _package_files(
     for signature in signatures:
         family = signature.family
         texts[f"operators/{signature.operator.name}.py"] = render_operator(signature)
-        texts[f"reference/{family.name}.py"] = _copied(family.reference_file, f"{family.folder.name}/reference.py")
+        texts[f"reference/{family.name}.py"] = _copied(
+            family.reference_file, f"{family.folder.name}/reference.py"
+        )
     texts |= {source_path(w): w.source_text for w in winners}
     files = {path: text.encode("utf-8") for path, text in texts.items()}
     files |= {cubin.file: cubin.data for cubin in cubins_by_entry(winners).values()}

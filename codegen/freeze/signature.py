@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator's calling convention, derived from its declaration: schema, names of values, where each size is read off.
+"""An operator's calling convention, derived from its declaration: schema, names of values, where each
+size is read off.
 
-The frozen op takes, in this order: the family's tensors, the epilogue's channel vectors, the scalars, the attributes,
-and the precision. Wrapper, C++ table and reference all follow this one description.
+The frozen op takes, in this order: the family's tensors, the epilogue's channel vectors, the scalars, the
+attributes, and the precision. Wrapper, C++ table and reference all follow this one description.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from ..operator import Operator
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor of the call: its shape over the problem's values; channel vectors have the output's channel count."""
+    """A tensor of the call: its shape over the problem's values; channel vectors have the output's
+    channel count.
+    """
 
     name: str
     shape: tuple[Expr, ...]
@@ -97,7 +100,9 @@ class Signature:
         for name in self.family.sizes:
             if name not in reads:
                 where = f"{self.family.name}/family.yaml"
-                raise DeclarationError(f"{where}: no tensor has the size {name} as a dimension; it cannot be frozen")
+                raise DeclarationError(
+                    f"{where}: no tensor has the size {name} as a dimension; it cannot be frozen"
+                )
         return {name: reads[name] for name in self.family.sizes}
 
     @cached_property
@@ -128,11 +133,15 @@ class Signature:
     @property
     def reference_schema(self) -> str:
         """The schema of the op that answers with PyTorch; the reason says why it is asked."""
-        return f"{self.operator.name}_reference({self._parameters(False)}, str? precision, str reason) -> Tensor"
+        return (
+            f"{self.operator.name}_reference({self._parameters(False)}, str? precision, str reason) -> Tensor"
+        )
 
     @cached_property
     def output_minimums(self) -> tuple[Expr, ...]:
-        """Output dimensions that are computed rather than read: each must be at least 1 (a batch may be empty)."""
+        """Output dimensions that are computed rather than read: each must be at least 1 (a batch may be
+        empty).
+        """
         return tuple(e for e in self.family.output.shape if e.text.strip() not in self.family.sizes)
 
     @cached_property
@@ -154,8 +163,8 @@ _CONSTRUCTOR_NAMES = {"C_in": "in_channels", "C_out": "out_channels"}
 
 
 def channel_start(signature: Signature, name: str) -> float:
-    """The initial value of a module's channel vector: the one that changes nothing, as far as there is one."""
-    uses = {
-        step.op for step in signature.operator.epilogue for _, value in step.arguments if value == name
-    }
+    """The initial value of a module's channel vector: the one that changes nothing, as far as there is
+    one.
+    """
+    uses = {step.op for step in signature.operator.epilogue for _, value in step.arguments if value == name}
     return 1.0 if uses and uses <= {"mul", "div"} else 0.0

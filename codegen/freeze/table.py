@@ -72,7 +72,9 @@ def _variants(winner: Winner, cubins: Mapping[str, Cubin]) -> list[dict[str, Any
     return rows
 
 
-def _operator(signature: Signature, winners: Sequence[Winner], first: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def _operator(
+    signature: Signature, winners: Sequence[Winner], first: Mapping[str, tuple[int, int]]
+) -> dict[str, Any]:
     family, operator = signature.family, signature.operator
     names = signature.value_names
     tensors = [
@@ -102,9 +104,7 @@ def _operator(signature: Signature, winners: Sequence[Winner], first: Mapping[st
         "attribute_values": [
             {"name": n, "minimum": a.minimum} for a in signature.attributes for n in a.value_names
         ],
-        "reads": [
-            {"name": n, "tensor": r.tensor, "dim": r.dim} for n, r in signature.size_reads.items()
-        ],
+        "reads": [{"name": n, "tensor": r.tensor, "dim": r.dim} for n, r in signature.size_reads.items()],
         "derived": [{"name": n, "cpp": fold_to_cpp(e.text, {}, names)} for n, e in family.derived.items()],
         "rules": [
             {"cpp": fold_to_cpp(rule.require.text, {}, names), "reason": f'"{_c_text(rule.reason)}"'}
@@ -173,10 +173,14 @@ def _launch(signature: Signature, winner: Winner) -> tuple[list[dict[str, str]],
     computed: list[dict[str, str]] = []
     for name, text in winner.derived.items():
         if depends_on(text, {*late, *(c["name"] for c in computed)}):
-            computed.append({"name": name, "cpp": fold_to_cpp(text, known, [*late, *known, *_later(computed)])})
+            computed.append(
+                {"name": name, "cpp": fold_to_cpp(text, known, [*late, *known, *_later(computed)])}
+            )
         else:
             known[name] = evaluate(text, known)
-    known = {n: v for n, v in known.items() if n not in _MACHINE_NAMES or n not in winner.target["attributes"]}
+    known = {
+        n: v for n, v in known.items() if n not in _MACHINE_NAMES or n not in winner.target["attributes"]
+    }
     late |= {n: text for n, text in _MACHINE_NAMES.items() if n in winner.target["attributes"]}
     launch = [(n, fold_to_cpp(text, known, [*late, *_later(computed)])) for n, text in winner.launch.items()]
     used = [cpp for _, cpp in launch]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the extension is made of: one translation unit for each frozen cpu source and level, one cubin for each source.
+"""What the extension is made of: one translation unit for each frozen cpu source and level, one cubin for
+each source.
 
 Entries may share a source (the same config won twice); then they share its units and its cubin.
 """
@@ -71,7 +72,8 @@ class Cubin:
 
 
 def level_of(arch: str) -> int:
-    """The number by which variants are chosen: 2, 3, 4 on x86-64; the compute capability of ``sm_90`` or ``sm_90a``.
+    """The number by which variants are chosen: 2, 3, 4 on x86-64; the compute capability of ``sm_90`` or
+    ``sm_90a``.
 
     Raises:
         InputError: no such architecture.

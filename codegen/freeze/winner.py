@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A winner: the best verified variant of one operator at one workload on one device, with all that freezing it needs.
+"""A winner: the best verified variant of one operator at one workload on one device, with all that
+freezing it needs.
 
-It is complete in itself: source, binary, launch expressions, and what was measured. So it can travel in a bundle to a
-checkout on another machine, and be frozen there without the study it came from.
+It is complete in itself: source, binary, launch expressions, and what was measured. So it can travel in a
+bundle to a checkout on another machine, and be frozen there without the study it came from.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Winner:
 
     Attributes:
         operator, family, template: names of what was declared.
-        operator_digest: digest of the operator's declared meaning when it was tuned; an entry of another meaning is
-            never dispatched.
+        operator_digest: digest of the operator's declared meaning when it was tuned; an entry of
+            another meaning is never dispatched.
         target: what it was tuned on: ``Target.to_dict()``.
         dtype, precision: the tensors' type and the error class it was verified in.
         specialisation: everything compiled in (``Problem.specialisation``).
@@ -39,7 +40,8 @@ class Winner:
         workload_name: ``small``; with ``+`` when fields were overridden.
         config: the tuner's choice.
         source_text, source_name, source_digest: the rendered source; the digest is the sha256 of the text.
-        binary: the cubin that was verified and timed (cuda); None for cpu, whose source is compiled when it is built.
+        binary: the cubin that was verified and timed (cuda); None for cpu, whose source is compiled
+            when it is built.
         launch: launch geometry, name -> expression text.
         derived: values that launch expressions may read, name -> expression text, in order.
         compiler, flags: what made the binary (cpu: what made the measured library).

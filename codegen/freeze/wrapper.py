@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python files of a package that follow from the declarations: one for each operator, and the package's own."""
+"""The Python files of a package that follow from the declarations: one for each operator, and the
+package's own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def render_operator(signature: Signature) -> str:
         "tensors": [_tensor(signature, t) for t in signature.tensors],
         "scalars": [{"name": n, "default": repr(v)} for n, v in operator.scalars.items()],
         "attributes": signature.attributes,
-        "steps": [{"op": s.op, "arguments": [(n, _literal(v)) for n, v in s.arguments]} for s in operator.epilogue],
+        "steps": [
+            {"op": s.op, "arguments": [(n, _literal(v)) for n, v in s.arguments]} for s in operator.epilogue
+        ],
         "channel_shape": [-1 if i == family.channel_dim else 1 for i in range(len(family.output.shape))],
         "values": signature.value_names,
         "size_names": family.sizes,

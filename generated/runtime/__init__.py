@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hand-written part of a package of frozen kernels: loading, building, checking, dispatching. Imports only torch."""
+"""The hand-written part of a package of frozen kernels: loading, building, checking, dispatching. Imports
+only torch.
+"""

@@ -90,12 +90,16 @@ def tensors(given: Mapping[str, Tensor | None], optional: Sequence[str]) -> None
         if value is None and name in optional:
             continue
         if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a tensor{' or None' if name in optional else ''}, got {value!r:.80}")
+            raise TypeError(
+                f"{name} must be a tensor{' or None' if name in optional else ''}, got {value!r:.80}"
+            )
         if value.layout != torch.strided or not value.dtype.is_floating_point:
             raise TypeError(f"{name} must be a dense floating-point tensor, got {value.layout} {value.dtype}")
         assert first is not None  # it was checked before the others
         if value.dtype != first.dtype:
-            raise TypeError(f"{name} is {value.dtype}, but {first_name} is {first.dtype}: they must be the same")
+            raise TypeError(
+                f"{name} is {value.dtype}, but {first_name} is {first.dtype}: they must be the same"
+            )
         if value.device != first.device:
             raise ValueError(f"{name} is on {value.device}, but {first_name} is on {first.device}")
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the package's extension with ninja and a C++ compiler. `python -m <package>.runtime` runs it by hand.
+"""Builds the package's extension with ninja and a C++ compiler. `python -m <package>.runtime` runs it by
+hand.
 
-The result stands in ``_build/<first 16 of the build key>/<namespace>.so``, so a changed manifest or header never meets
-an old extension. It appears there by a rename, complete or not at all.
+The result stands in ``_build/<first 16 of the build key>/<namespace>.so``, so a changed manifest or
+header never meets an old extension. It appears there by a rename, complete or not at all.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def why_not_automatically(root: Path) -> str:
     if os.environ.get("COLDFORGE_BUILD", "") == "0":
         return f"its extension is not built and COLDFORGE_BUILD=0 forbids building it; run `{by_hand()}`"
     if {"site-packages", "dist-packages"} & set(root.parts):
-        return "this installed package carries no extension for this machine, and an installed package never builds one"
+        return "it is installed without an extension, and an installed package never builds one"
     return ""
 
 
@@ -58,14 +59,16 @@ def build(manifest: Manifest, *, quiet: bool = False) -> Path:
         The extension's path.
 
     Raises:
-        PackageError: a file differs from the manifest, a tool is missing, the compiler failed, or nothing can be
-            written there.
+        PackageError: a file differs from the manifest, a tool is missing, the compiler failed, or
+            nothing can be written there.
     """
     target = extension_path(manifest)
     if target.is_file():
         return target
     try:
-        with lock.exclusive(manifest.root / "_build" / "lock", lambda: _say("waiting for another build", quiet)):
+        with lock.exclusive(
+            manifest.root / "_build" / "lock", lambda: _say("waiting for another build", quiet)
+        ):
             if not target.is_file():
                 _say(f"building the frozen kernels of {PACKAGE} ...", quiet)
                 _build_locked(manifest, target)
@@ -77,7 +80,8 @@ def build(manifest: Manifest, *, quiet: bool = False) -> Path:
 def _build_locked(manifest: Manifest, target: Path) -> None:
     manifest.check_files()
     folder = target.parent
-    # A killed build may have left compilers running: each build works in a folder of its own, and removes the others.
+    # A killed build may have left compilers running: each build works in a folder of its own, and removes
+    # the others.
     for left in folder.glob("work-*"):
         shutil.rmtree(left, ignore_errors=True)
     work = folder / f"work-{os.getpid()}"
@@ -100,7 +104,9 @@ def _compiler() -> str:
     wanted = os.environ.get("COLDFORGE_CXX") or "g++"
     path = shutil.which(wanted)
     if path is None:
-        raise PackageError(f"no C++ compiler {wanted!r} on PATH; install g++ or name another in COLDFORGE_CXX")
+        raise PackageError(
+            f"no C++ compiler {wanted!r} on PATH; install g++ or name another in COLDFORGE_CXX"
+        )
     return path
 
 

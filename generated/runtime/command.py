@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m <package>.runtime [--json]`: builds the extension, verifies what this machine can run, reports."""
+"""`python -m <package>.runtime [--rebuild] [--json]`: builds the extension, verifies what this machine
+can run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
+import os
+import shutil
 import sys
 from typing import Any
 
@@ -16,18 +20,33 @@ from .manifest import PackageError, load
 def main() -> int:
     """Builds and verifies; exit code 0 when every variant that can run here is right."""
     parser = argparse.ArgumentParser(prog=f"python -m {build.PACKAGE}.runtime", description=__doc__)
+    parser.add_argument("--rebuild", action="store_true", help="even when it is built already")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     options = parser.parse_args()
     try:
+        if options.rebuild:
+            _rebuild(["--json"] if options.json else [])
         report = build_and_verify()
     except PackageError as error:
-        print(f"coldforge: {error}", file=sys.stderr)
-        return 1
+        report = {"status": "failed", "reason": str(error)}
     if options.json:
         print(json.dumps(report, indent=2, sort_keys=True))
+    elif "reason" in report:
+        print(f"coldforge: {report['reason']}", file=sys.stderr)
     else:
         print(summary(report))
     return 0 if report["status"] == "ok" else 1
+
+
+def _rebuild(arguments: list[str]) -> None:
+    """Builds this manifest's extension anew, then starts over: importing the package has loaded the old
+    one.
+    """
+    found = load()
+    if found.entries:
+        shutil.rmtree(build.build_folder(found), ignore_errors=True)
+        build.build(found)
+    os.execv(sys.executable, [sys.executable, "-m", f"{build.PACKAGE}.runtime", *arguments])
 
 
 def build_and_verify() -> dict[str, Any]:

@@ -33,7 +33,9 @@ class Extension:
         if not _contains(path, _MARK + build_key.encode()):
             raise PackageError(f"{path} was built from another manifest")
         if _namespace_is_taken():
-            raise PackageError(f"another library has registered the PyTorch namespace {NAMESPACE!r} in this process")
+            raise PackageError(
+                f"another library has registered the PyTorch namespace {NAMESPACE!r} in this process"
+            )
         try:
             torch.ops.load_library(str(path))
         except (OSError, RuntimeError) as error:
@@ -44,7 +46,9 @@ class Extension:
         self.variants = [self._library.coldforge_variant_name(number).decode() for number in range(count)]
 
     def runs_here(self, number: int) -> bool:
-        """Whether this machine's CPU can run the variant; true for a GPU's, whose device is known at the call only."""
+        """Whether this machine's CPU can run the variant; true for a GPU's, whose device is known at the
+        call only.
+        """
         return bool(self._library.coldforge_variant_runs_here(number))
 
     def enable(self, number: int, enabled: bool) -> None:

@@ -15,7 +15,8 @@ from . import fallback, package
 
 @dataclass(eq=False)
 class FrozenOp:
-    """What the runtime knows of an operator. Every function takes its arguments in the order of the op's schema.
+    """What the runtime knows of an operator. Every function takes its arguments in the order of the op's
+    schema.
 
     Attributes:
         name: the operator's name.
@@ -82,7 +83,4 @@ class FrozenOp:
 
 
 def _needs_grad(tensors: Sequence[Tensor | None]) -> bool:
-    for tensor in tensors:
-        if tensor is not None and tensor.requires_grad:
-            return True
-    return False
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lock between processes that dies with its holder: a killed build leaves nothing that stops the next one."""
+"""A lock between processes that dies with its holder: a killed build leaves nothing that stops the next
+one.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ class Manifest:
 
     @cached_property
     def build_key(self) -> str:
-        """sha256 of all that decides the extension: the manifest (it holds the sources' digests) and the headers."""
+        """sha256 of all that decides the extension: the manifest (it holds the sources' digests) and the
+        headers.
+        """
         digest = hashlib.sha256(self.raw)
         for path in sorted((self.root / "runtime" / "native").glob("*.h")):
             digest.update(f"\0{path.name}\0".encode())

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the generated `torch.nn` modules: parameters named and initialised as PyTorch's own layers do."""
+"""The base of the generated `torch.nn` modules: parameters named and initialised as PyTorch's own layers
+do.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class FrozenModule(nn.Module):
     def reset_parameters(self) -> None:
         """Draws the parameters as `torch.nn`'s convolutions do: with the same seed the same numbers.
 
-        Filters are uniform in +-1/sqrt(fan_in) (Kaiming, a = sqrt(5)), and so is what is added to their result.
+        Filters are uniform in +-1/sqrt(fan_in) (Kaiming, a = sqrt(5)), and so is what is added to their
+        result.
         """
         fan_in = 1
         for name, parameter in self.named_parameters(recurse=False):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of the extension's build.ninja: one compile for each frozen cpu source and level, one for the table, a link."""
+"""The text of the extension's build.ninja: one compile for each frozen cpu source and level, one for the
+table, a link.
+"""
 
 from __future__ import annotations
 

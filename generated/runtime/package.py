@@ -45,7 +45,9 @@ _libraries: list[Any] = []  # registrations last as long as these objects
 
 
 def load_if_built() -> None:
-    """Loads the extension if it stands there. Called at import: builds nothing, asks no device, never raises."""
+    """Loads the extension if it stands there. Called at import: builds nothing, asks no device, never
+    raises.
+    """
     if not OPERATORS:
         return
     with _LOCK:
@@ -60,7 +62,9 @@ def load_if_built() -> None:
 
 
 def prepare() -> None:
-    """What the first call does: builds the extension if that is allowed, loads it, verifies what was not yet."""
+    """What the first call does: builds the extension if that is allowed, loads it, verifies what was not
+    yet.
+    """
     with _LOCK:
         if STATE.ready:
             return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks a variant against float64 before it may be dispatched here.
 
-A cpu variant is compiled on the user's machine, so what was verified when it was tuned is its source, not its machine
-code: each one is checked once after the build, on ragged shapes. A cubin is the measured binary and needs no check,
-unless it was recompiled since. The record stands beside the extension.
+A cpu variant is compiled on the user's machine, so what was verified when it was tuned is its source, not
+its machine code: each one is checked once after the build, on ragged shapes. A cubin is the measured
+binary and needs no check, unless it was recompiled since. The record stands beside the extension.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ def enable_verified(manifest: Manifest, extension: Extension) -> bool:
     return not pending
 
 
-def verify_missing(manifest: Manifest, extension: Extension, operators: Mapping[str, FrozenOp]) -> dict[str, Any]:
-    """Checks each variant that this machine can run and that has no record, enables the good ones, and records all.
+def verify_missing(
+    manifest: Manifest, extension: Extension, operators: Mapping[str, FrozenOp]
+) -> dict[str, Any]:
+    """Checks each variant that this machine can run and that has no record, enables the good ones, and
+    records all.
 
     Returns:
         The whole record.
@@ -79,7 +82,10 @@ def verify_missing(manifest: Manifest, extension: Extension, operators: Mapping[
         fresh[name] = _check_variant(extension, number, entry, operators[entry["operator"]])
         extension.enable(number, fresh[name]["ok"])
         if not fresh[name]["ok"]:
-            print(f"coldforge: {name} is wrong on this machine and stays off: {fresh[name]['why']}", file=sys.stderr)
+            print(
+                f"coldforge: {name} is wrong on this machine and stays off: {fresh[name]['why']}",
+                file=sys.stderr,
+            )
     if fresh:
         record |= fresh
         _write_record(record_path(manifest), record)
@@ -127,7 +133,9 @@ def _check_variant(extension: Extension, number: int, entry: dict[str, Any], op:
         if extension.last() != extension.variants[number]:
             return {"ok": False, "why": f"the kernel did not run at {shapes}", "ratio": None, "error": None}
         difference = (output.double().cpu() - expected).abs()
-        ratio = float(torch.where(difference == 0, 0.0, difference / allowed).nan_to_num(math.inf, math.inf).max())
+        ratio = float(
+            torch.where(difference == 0, 0.0, difference / allowed).nan_to_num(math.inf, math.inf).max()
+        )
         worst = max(worst, ratio)
         error = max(error, float(difference.norm() / expected.norm()))
         if not ratio <= 1:
@@ -137,7 +145,9 @@ def _check_variant(extension: Extension, number: int, entry: dict[str, Any], op:
 
 
 def _arguments(entry: dict[str, Any], op: FrozenOp, shapes: Mapping[str, Any], seed: int) -> list[Any]:
-    """Seeded inputs of the given shapes: filters scaled so that outputs are near 1, channel vectors away from 0."""
+    """Seeded inputs of the given shapes: filters scaled so that outputs are near 1, channel vectors away
+    from 0.
+    """
     generator = torch.Generator().manual_seed(1000 + seed)
     device = "cuda" if entry["target"]["kind"] == "cuda" else "cpu"
     tensors: list[Tensor | None] = []
@@ -156,7 +166,9 @@ def _arguments(entry: dict[str, Any], op: FrozenOp, shapes: Mapping[str, Any], s
 
 
 def _expectation(entry: dict[str, Any], op: FrozenOp, arguments: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    """The result in float64 and how far a kernel of the entry's error class may be from it, element by element."""
+    """The result in float64 and how far a kernel of the entry's error class may be from it, element by
+    element.
+    """
     tensors, scalars, attributes = op.split(arguments)
     wide = [None if t is None else t.double().cpu() for t in tensors]
     own, vectors = wide[: op.own_tensor_count], wide[op.own_tensor_count :]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Studies as plain JSON and back, so that a bundle carries them from one machine's storage to another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import optuna
+from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from ..codegen.errors import InputError
+
+FORMAT = 1
+
+
+def study_records(storage: BaseStorage | None, names: Iterable[str]) -> dict[str, Any]:
+    """The named studies that the storage has, whole: attributes and finished trials.
+
+    Args:
+        names: study names; one that is not there is left out (its winner came in a bundle).
+    """
+    if storage is None:
+        return {}
+    present = set(optuna.get_all_study_names(storage))
+    return {name: _record(storage, name) for name in sorted(set(names)) if name in present}
+
+
+def import_studies(storage: BaseStorage | None, records: Mapping[str, Any]) -> list[str]:
+    """Adds the studies that the storage does not have; returns their names. A study that is there stays
+    as it is.
+
+    Raises:
+        InputError: a record is malformed or of another format.
+    """
+    if storage is None:
+        return []
+    present = set(optuna.get_all_study_names(storage))
+    added = []
+    for name, record in records.items():
+        if name in present:
+            continue
+        try:
+            if record["format"] != FORMAT:
+                raise InputError(
+                    f"study {name} has record format {record['format']!r}; this coldforge reads {FORMAT}"
+                )
+            trials = [_trial(row) for row in record["trials"]]
+            attributes = dict(record["attributes"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"study {name}: malformed record ({error})") from None
+        study = optuna.create_study(storage=storage, study_name=name)
+        # The attributes last: a study without them is not listed, so a killed import leaves nothing half
+        # true.
+        study.add_trials(trials)
+        for key, value in attributes.items():
+            study.set_user_attr(key, value)
+        added.append(name)
+    return added
+
+
+def _record(storage: BaseStorage, name: str) -> dict[str, Any]:
+    study = optuna.load_study(study_name=name, storage=storage)
+    finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    return {
+        "format": FORMAT,
+        "attributes": dict(study.user_attrs),
+        "trials": [_row(trial) for trial in finished],
+    }
+
+
+def _row(trial: FrozenTrial) -> dict[str, Any]:
+    return {
+        "state": trial.state.name,
+        "value": trial.value if trial.state == TrialState.COMPLETE else None,
+        "params": dict(trial.params),
+        "distributions": {n: distribution_to_json(d) for n, d in trial.distributions.items()},
+        "attributes": dict(trial.user_attrs),
+        "started": trial.datetime_start.isoformat() if trial.datetime_start else None,
+        "ended": trial.datetime_complete.isoformat() if trial.datetime_complete else None,
+    }
+
+
+def _trial(row: Mapping[str, Any]) -> FrozenTrial:
+    trial = create_trial(
+        state=TrialState[row["state"]],
+        value=row["value"],
+        params=dict(row["params"]),
+        distributions={n: json_to_distribution(text) for n, text in row["distributions"].items()},
+        user_attrs=dict(row["attributes"]),
+    )
+    trial.datetime_start = datetime.fromisoformat(row["started"]) if row["started"] else None
+    trial.datetime_complete = (
+        datetime.fromisoformat(row["ended"]) if row["ended"] else trial.datetime_complete
+    )
+    return trial
