@@ -169,7 +169,7 @@ def _parallel_for() -> Any:
         function = ctypes.CDLL(str(path)).torch_parallel_for
     except (OSError, AttributeError) as error:
         raise TargetUnavailable(
-            f"PyTorch {torch.__version__} has no torch_parallel_for; the cpu target needs PyTorch 2.10 or newer"
+            f"PyTorch {torch.__version__} has no torch_parallel_for; the cpu target needs PyTorch 2.10"
         ) from error
     function.argtypes = [ctypes.c_int64] * 3 + [ctypes.c_void_p] * 2
     function.restype = ctypes.c_int32
