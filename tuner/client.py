@@ -24,7 +24,7 @@ from ..codegen.settings import Settings
 from ..codegen.target import Target
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
-from .worker import FAULT_EXIT_CODE, serve
+from .worker import FAULT_EXIT_CODE, receive, send, serve
 
 START_LIMIT_S = 180.0
 PREPARE_LIMIT_S = 900.0
@@ -129,7 +129,7 @@ class WorkerClient:
         self._start()
         self._busy = True
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died idle: the wait tells how
-            self._connection.send(dict(message))
+            send(self._connection, message)
         answer = self._receive(timeout_s)
         self._busy = False
         if answer["kind"] == "fault":
@@ -143,7 +143,7 @@ class WorkerClient:
             return
         if not self._busy:
             with contextlib.suppress(OSError):
-                self._connection.send({"kind": "stop"})
+                send(self._connection, {"kind": "stop"})
             self._process.join(5.0)
         self._kill()
 
@@ -185,7 +185,7 @@ class WorkerClient:
         ready = wait([self._connection, self._process.sentinel], timeout_s)
         if self._connection in ready:
             with contextlib.suppress(EOFError, ConnectionResetError):
-                return self._connection.recv()
+                return receive(self._connection)
         if not ready:
             self._kill()
             raise WorkerDied(f"no answer within {timeout_s:g} s", TrialOutcome.TIMEOUT)

@@ -13,9 +13,6 @@ from ..codegen.problem import Problem
 from ..codegen.space import Launch, Space
 from ..codegen.target import Target
 
-VERIFICATION_VERSION = "1"
-"""Raise it when inputs, bounds or checks change: studies judged by others must not continue under these."""
-
 
 @dataclass(frozen=True)
 class TrialRequest:

@@ -19,6 +19,7 @@ ends.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -51,21 +52,35 @@ def serve(connection: Connection, target: Target, settings: Settings, log_path: 
     try:
         workbench = _open(target, settings)
     except ColdforgeError as error:
-        connection.send(_refusal(error))
+        send(connection, _refusal(error))
         return
-    connection.send({"kind": "ready"})
+    send(connection, {"kind": "ready"})
     with workbench.device.session():
         while True:
             try:
-                message = connection.recv()
+                message = receive(connection)
             except EOFError:
                 return
             if message["kind"] == "stop":
                 return
             answer = _answer(workbench, message)
-            connection.send(answer)
+            send(connection, answer)
             if answer["kind"] == "fault":
                 os._exit(FAULT_EXIT_CODE)  # no clean-up: it would touch the broken device
+
+
+def send(connection: Connection, message: Mapping[str, Any]) -> None:
+    """Sends a message as JSON: plain for certain, where a pickle would drag classes and modules along."""
+    connection.send_bytes(json.dumps(message).encode())
+
+
+def receive(connection: Connection) -> dict[str, Any]:
+    """The inverse of `send`.
+
+    Raises:
+        EOFError: The other end is gone.
+    """
+    return json.loads(connection.recv_bytes())
 
 
 def _detach(log_path: str) -> None:

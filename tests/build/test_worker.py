@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker process: right and wrong variants, crashes, hangs, and a fresh worker after each."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.compile import Cache, compile_source
+from coldforge.codegen.errors import InputError
+from coldforge.codegen.problem import make_problem
+from coldforge.codegen.render import KernelSource
+from coldforge.codegen.settings import Settings
+from coldforge.codegen.target import cpu_target, cuda_target
+from coldforge.tuner.client import WorkerClient
+from coldforge.tuner.outcome import TrialOutcome, TrialResult
+from coldforge.tuner.request import TrialRequest
+
+pytestmark = pytest.mark.build
+
+SHAPE = {"N": 2, "H": 24, "W": 24, "C_in": 4, "C_out": 6}
+KERNEL = """
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <unistd.h>
+struct Args {
+  const float *x, *weight, *bias;
+  float* y;
+  int64_t N, H, W, H_out, W_out;
+  double divisor, negative_slope;
+};
+extern "C" __attribute__((visibility("default")))
+void coldforge_kernel(int64_t begin, int64_t end, void* args) {
+  const Args& a = *static_cast<const Args*>(args);
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t k = unit % 6, n = unit / 6;
+    for (int64_t i = 0; i < a.H_out; ++i)
+      for (int64_t j = 0; j < a.W_out; ++j) {
+        float v = 0.0f;
+        for (int64_t c = 0; c < 4; ++c)
+          for (int64_t r = 0; r < 3; ++r)
+            for (int64_t s = 0; s < 3; ++s)
+              v += a.x[((n * 4 + c) * a.H + i + r) * a.W + j + s] * a.weight[((k * 4 + c) * 3 + r) * 3 + s];
+        v = (v + a.bias[k]) / float(a.divisor);
+        a.y[((n * 6 + k) * a.H_out + i) * a.W_out + j] = v > 0 ? v : v * float(a.negative_slope);
+      }
+  }
+  FAULT;
+}
+"""
+
+Make = Callable[..., TrialRequest]
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Compiles KERNEL with a fault and wraps it in a request."""
+    cache = Cache(tmp_path_factory.mktemp("cache"))
+    problem = make_problem(catalogue().operator("conv2d_divide_leaky_relu"), "small", SHAPE)
+
+    def request(fault: str = "", symbol: str = "coldforge_kernel") -> TrialRequest:
+        text = KERNEL.replace("FAULT", fault).replace("coldforge_kernel", symbol)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        source = KernelSource(text, symbol, digest, "worker_test", "cpp")
+        artifact = compile_source(source, cpu_target(), cache)
+        return TrialRequest(
+            problem=problem.to_dict(),
+            artifact=artifact.to_dict(),
+            template="by_hand",
+            config={"UNITS": 6},
+            launch={"units": "N * UNITS_ALL", "grain": "1"},
+            derived={"UNITS_ALL": "UNITS"},
+        )
+
+    return request
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(tmp_path_factory.mktemp("home"), 1, "g++", may_build=False)
+
+
+@pytest.fixture(scope="module")
+def client(settings: Settings) -> Iterator[WorkerClient]:
+    with WorkerClient(cpu_target(), settings) as shared:
+        yield shared
+
+
+def test_a_right_variant_is_verified_and_timed(client: WorkerClient, make: Make) -> None:
+    request = make()
+    result = client.run(request)
+    assert result.outcome is TrialOutcome.OK, result.reason
+    assert result.time_ms is not None
+    assert 0 < result.time_ms < 100
+    assert len(result.samples_ms) >= 11
+    assert result.error is not None
+    assert 0 < result.error < 1e-6
+    assert result.bound_ratio is not None
+    assert 0 < result.bound_ratio < 1
+    assert result.config == {"UNITS": 6}
+    assert result.code_digest == request.artifact["code_digest"]
+    assert result.details["floor_ms"] > 0
+    assert result.details["checks"] == 50
+    assert TrialResult.from_dict(result.to_dict()) == result
+
+
+def test_a_slow_variant_is_given_up_early(client: WorkerClient, make: Make) -> None:
+    result = client.run(replace(make(), best_ms=1e-4))
+    assert result.ok
+    assert result.details["given_up"]
+    assert len(result.samples_ms) == 3
+
+
+def test_a_wrong_variant_has_a_reason(client: WorkerClient, make: Make) -> None:
+    result = client.run(make("if (begin == 0) a.y[0] += 1.0f"))
+    assert result.outcome is TrialOutcome.WRONG_RESULT
+    assert "outputs are wrong; worst at" in result.reason
+    assert result.time_ms is None
+    assert result.bound_ratio is not None
+    assert result.bound_ratio > 1e3
+
+
+def test_a_fault_that_comes_with_use_is_caught_after_timing(client: WorkerClient, make: Make) -> None:
+    late = "static int calls = 0; if (begin == 0 && ++calls > 115) a.y[0] += 1.0f"
+    result = client.run(make(late))
+    assert result.outcome is TrialOutcome.WRONG_RESULT
+    assert result.reason.startswith("after timing, ")
+
+
+def test_what_cannot_be_loaded_is_a_limit_of_the_device(client: WorkerClient, make: Make) -> None:
+    result = client.run(make(symbol="another_name"))
+    assert result.outcome is TrialOutcome.RESOURCE_LIMIT
+    assert "coldforge_kernel" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("*reinterpret_cast<volatile int*>(8) = 1", "died of SIGSEGV"),
+        ('std::fprintf(stderr, "lost my way\\n"); _exit(7)', "ended with status 7 (lost my way)"),
+    ],
+)
+def test_a_crash_costs_one_result(fault: str, words: str, client: WorkerClient, make: Make) -> None:
+    starts = client.starts
+    result = client.run(make(fault))
+    assert result.outcome is TrialOutcome.CRASH
+    assert words in result.reason
+    assert result.config == {"UNITS": 6}
+    assert client.run(make()).ok
+    assert client.starts == starts + 1
+
+
+def test_a_hang_ends_at_its_limit(client: WorkerClient, make: Make) -> None:
+    client.run(make())  # the references are there: the limit is the variant's own
+    pid = client.pid
+    began = time.monotonic()
+    result = client.run(make("for (;;) usleep(1000)"), timeout_s=1.0)
+    assert result.outcome is TrialOutcome.TIMEOUT
+    assert result.reason == "no answer within 1 s"
+    assert 1.0 <= time.monotonic() - began < 10.0
+    assert pid is not None
+    assert not _alive(pid)
+    assert client.run(make()).ok
+
+
+def test_a_worker_killed_while_idle_is_replaced(client: WorkerClient, make: Make) -> None:
+    client.run(make())
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGKILL)
+    time.sleep(0.2)
+    assert client.run(make()).ok
+
+
+def test_finals_are_timed_in_turns(client: WorkerClient, make: Make) -> None:
+    slow = make("for (volatile int q = 0; q < 400000; ++q) {}")
+    wrong = make("if (begin == 0) a.y[0] += 1.0f")
+    fast, bad, slower = client.finals([make(), wrong, slow])
+    assert fast.ok
+    assert slower.ok
+    assert bad.outcome is TrialOutcome.WRONG_RESULT
+    assert fast.time_ms is not None
+    assert slower.time_ms is not None
+    assert fast.time_ms < slower.time_ms
+    assert len(fast.samples_ms) == len(slower.samples_ms) == fast.details["rounds"]
+    low, high = fast.details["ci95_ms"]
+    assert low <= fast.time_ms <= high
+    assert fast.details["ratio_ci95"] == [1.0, 1.0]
+    assert slower.details["ratio_ci95"][0] > 1.0
+    assert client.finals([]) == []
+
+
+def test_finals_survive_a_crash(client: WorkerClient, make: Make) -> None:
+    results = client.finals([make(), make("std::abort()")])
+    assert [result.outcome for result in results] == [TrialOutcome.OK, TrialOutcome.CRASH]
+
+
+def test_facts(client: WorkerClient) -> None:
+    facts = client.facts()
+    assert facts["model"] == cpu_target().device
+    assert facts["threads"] == cpu_target().attributes["threads"]
+    assert facts["ceilings"]["read"] > 1e8
+    assert facts["ceilings"]["flops"]["fma"] > 1e8
+
+
+def test_a_problem_that_cannot_be_verified_is_the_users_input(client: WorkerClient, make: Make) -> None:
+    request = make()
+    hidden = {**request.problem, "scalars": {"divisor": 1e300, "negative_slope": 0.01}}
+    with pytest.raises(InputError, match="its output hardly changes when the data do"):
+        client.run(replace(request, problem=hidden))
+    assert client.run(request).ok
+
+
+def test_a_device_that_is_not_there(settings: Settings, make: Make) -> None:
+    with WorkerClient(cuda_target("sm_90"), settings) as absent, pytest.raises(InputError):
+        absent.facts()
+
+
+def test_close_ends_the_worker_even_in_a_hang(settings: Settings, make: Make) -> None:
+    client = WorkerClient(cpu_target(), settings)
+    client.facts()
+    pid = client.pid
+    assert pid is not None
+    client.close()
+    client.close()
+    assert not _alive(pid)
+
+
+_PARENT = """
+import sys
+from pathlib import Path
+from coldforge.codegen.settings import Settings
+from coldforge.codegen.target import cpu_target
+from coldforge.tuner.client import WorkerClient
+
+if __name__ == "__main__":
+    client = WorkerClient(cpu_target(), Settings(Path(sys.argv[1]), 1, "g++", may_build=False))
+    client.facts()
+    assert "torch" not in sys.modules
+    print(client.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="death signals are Linux's")
+def test_a_killed_parent_takes_its_worker_along(settings: Settings, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(_PARENT)
+    command = [sys.executable, str(script), str(settings.home)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert _alive(pid)
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 10.0
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison a user wants to see: frozen kernel against PyTorch, in turns, each row's error beside it.
+
+`bench` is the parent's side and makes no device context; `run_bench` runs in the worker, so that a crash of
+any contestant does not take the command with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..codegen.errors import InputError
+from ..codegen.settings import Settings
+from ..codegen.target import Target
+from .client import WorkerClient
+
+if TYPE_CHECKING:
+    from ..codegen.problem import Problem
+    from .bound import Expectation
+    from .peers import Contestant, Tensors
+    from .workbench import Workbench
+
+LIMIT_S = 1800.0
+INPUT_SETS = 2
+
+
+def bench(
+    problem: Problem,
+    target: Target,
+    settings: Settings,
+    *,
+    precision: str | None = None,
+    budget_ms: float = 4000.0,
+) -> dict[str, Any]:
+    """Times the frozen kernel of a problem against its peers in a worker process.
+
+    Args:
+        problem: What is computed.
+        target: Where.
+        settings: Where state lives, and which compiler torch.compile is given.
+        precision: The error class asked of the frozen kernel; the dtype's own when not given.
+        budget_ms: What the interleaved rounds may take together.
+
+    Returns:
+        Plain JSON: operator, target, device, workload, rows, speedup, and the record of device and problem.
+        `status` is 'wrong' when the frozen kernel's output exceeds its bound.
+
+    Raises:
+        InputError: The operator is not frozen, or no frozen kernel covers the problem here.
+        ColdforgeError: The worker was lost.
+    """
+    started = time.monotonic()
+    message = {
+        "kind": "bench",
+        "problem": problem.to_dict(),
+        "precision": precision or problem.dtype.name,
+        "budget_ms": budget_ms,
+    }
+    with WorkerClient(target, settings) as client:
+        answer = client.ask(message, LIMIT_S)
+    answer.pop("kind")
+    return {
+        "operator": problem.operator.name,
+        "target": target.kind,
+        "device": target.device,
+        "workload": problem.workload,
+        **answer,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    """The worker's side; see `bench`."""
+    import torch
+
+    from ..codegen.catalogue import catalogue
+    from .bound import expect
+    from .inputs import draw
+    from .measure import interleave
+    from .peers import answering_variant, frozen_kernel, pytorch_peers
+
+    device = workbench.device
+    problem = catalogue().problem_from_dict(message["problem"])
+    with torch.no_grad():
+        sets = [
+            {name: value.to(device.torch_device) for name, value in draw(problem, "normal", seed).items()}
+            for seed in range(INPUT_SETS)
+        ]
+        expected = expect(problem, sets[0], problem.scalars, message["precision"])
+        frozen = frozen_kernel(problem, message["precision"])
+        rows = [_accuracy(frozen, sets[0], expected)]
+        variant, why = answering_variant()
+        if variant is None:
+            raise InputError(f"{problem.operator.name} {_shape(problem)}: {why}")
+        contestants = [frozen, *pytorch_peers(device, problem, sets[0], workbench.device.settings.cxx)]
+        rows += [_accuracy(contestant, sets[0], expected) for contestant in contestants[1:]]
+        running = [index for index, row in enumerate(rows) if not row["reason"]]
+        calls = [contestants[index].calls(sets) for index in running]
+        samples = interleave(device, calls, budget_ms=message["budget_ms"])
+        warm = [device.sample_ms(c, 5, cold=False) if device.cold_headline else [] for c in calls]
+    timed = dict(zip(running, samples, strict=True))
+    for index, values in timed.items():
+        rows[index] |= _times(values, warm[running.index(index)])
+    return {
+        "status": "ok" if rows[0]["bound_ratio"] <= 1 else "wrong",
+        "rows": rows,
+        **_speedups([row["name"] for row in rows], timed),
+        "variant": variant,
+        **_record(workbench, problem, message["precision"]),
+    }
+
+
+def _shape(problem: Problem) -> str:
+    from .inputs import describe
+
+    return f"({problem.dtype.name}, {describe(problem)})"
+
+
+def _accuracy(contestant: Contestant, tensors: Tensors, expected: Expectation) -> dict[str, Any]:
+    """A row without times: the error against float64, and how much of the frozen kernel's bound it uses."""
+    from .bound import judge
+
+    row: dict[str, Any] = {"name": contestant.name, "precision": contestant.precision, "time_ms": None}
+    row |= {"ci95_ms": None, "error": None, "bound_ratio": None, "reason": contestant.reason}
+    if contestant.function is None:
+        return row
+    try:
+        judgement = judge(contestant.function(tensors), expected)
+    except RuntimeError as error:  # out of memory and the like; a broken device shows again at the next call
+        lines = str(error).splitlines() or [type(error).__name__]
+        return {**row, "reason": lines[0][:300]}
+    return {**row, "error": judgement.error, "bound_ratio": judgement.ratio}
+
+
+def _times(values: list[float], warm: list[float]) -> dict[str, Any]:
+    import statistics
+
+    from .measure import median_interval
+
+    row: dict[str, Any] = {"time_ms": statistics.median(values), "ci95_ms": median_interval(values).to_list()}
+    row["rounds"] = len(values)
+    if warm:
+        row["warm_ms"] = statistics.median(warm)
+    return row
+
+
+def _speedups(names: list[str], timed: Mapping[int, list[float]]) -> dict[str, Any]:
+    """Peer's median over the frozen kernel's, and the interval of the paired ratio."""
+    import statistics
+
+    from .measure import ratio_interval
+
+    base = timed[0]
+    peers = {index: values for index, values in timed.items() if index != 0}
+    ratios = {names[i]: statistics.median(values) / statistics.median(base) for i, values in peers.items()}
+    intervals = {names[i]: ratio_interval(values, base).to_list() for i, values in peers.items()}
+    return {"speedup": ratios, "speedup_ci95": intervals}
+
+
+def _record(workbench: Workbench, problem: Problem, precision: str) -> dict[str, Any]:
+    """What is needed to read the figures later: device, clocks, versions, floor, problem."""
+    from .floor import floor_of
+
+    device = workbench.device
+    floor = floor_of(problem, workbench.ceilings, precision, cold=device.cold_headline)
+    return {
+        "precision": precision,
+        "problem": problem.to_dict(),
+        "floor_ms": floor.time_ms,
+        "floor": floor.to_dict(),
+        "cold": device.cold_headline,
+        "device_record": device.facts(),
+    }

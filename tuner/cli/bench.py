@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``coldforge bench``: the frozen kernel against PyTorch eager and torch.compile, timed in turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...codegen.catalogue import catalogue
+from ...codegen.dtypes import precision_named
+from ...codegen.errors import ColdforgeError
+from ...codegen.settings import load_settings
+from ...codegen.target import detect
+from . import options
+from .output import print_json
+
+
+@click.command("bench")
+@click.argument("operator", metavar="OP")
+@options.target_option("auto", "cuda", "cpu", default="auto")
+@options.workload_option
+@options.shape_option
+@options.dtype_option
+@click.option("--precision", metavar="P", help="Error class of the frozen kernel [default: the dtype's own].")
+@options.json_option
+def command(
+    operator: str,
+    target: str,
+    workload: str | None,
+    shape: str | None,
+    dtype: str,
+    precision: str | None,
+    as_json: bool,
+) -> None:
+    """Time the frozen kernel of OP against PyTorch eager and torch.compile, interleaved.
+
+    Every row's error is against float64. A peer that cannot run is a row with a reason.
+    """
+    from rich.console import Console
+
+    from ..bench import bench
+
+    declared = catalogue().operator(operator)
+    device = detect(target)
+    problem = options.problem_from_options(declared, device.kind, workload, shape, dtype)
+    settings = load_settings()
+    console = Console(stderr=True)
+    with console.status(f"timing {operator} on {device.device}: frozen, eager, compile"):
+        found = bench(problem, device, settings, precision=precision_named(precision, problem.dtype))
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+    if found["status"] != "ok":
+        ratio = found["rows"][0]["bound_ratio"]
+        raise ColdforgeError(f"the frozen kernel is wrong: {ratio:.3g} times its bound")
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    cache = "cold" if found["cold"] else "warm"
+    title = f"{found['operator']} {found['workload']} on {found['device']} ({cache} cache)"
+    table = Table(title=title, caption=f"{found['variant']}; floor {found['floor_ms']:.4g} ms", min_width=60)
+    table.add_column("")
+    for name in ("ms", "95% interval", "frozen is faster by", "rel. L2 error"):
+        table.add_column(name, justify="right")
+    for row in found["rows"]:
+        if row["reason"]:
+            table.add_row(row["name"], "-", "-", "-", row["reason"])
+            continue
+        low, high = row["ci95_ms"]
+        faster = found["speedup"].get(row["name"])
+        ratio, interval = "" if faster is None else f"{faster:.2f}x", f"{low:.4f}-{high:.4f}"
+        table.add_row(row["name"], f"{row['time_ms']:.4f}", interval, ratio, f"{row['error']:.1e}")
+    Console().print(table)
