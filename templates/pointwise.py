@@ -56,15 +56,35 @@ class PointwiseOp:
         return self.cuda_expression if kind == "cuda" and self.cuda_expression else self.expression
 
 
-def _functional(name: str, **fixed: Any) -> Reference:
+def _functional(name: str) -> Reference:
     """`torch.nn.functional.<name>`, looked up when called."""
 
     def reference(v: torch.Tensor, **parameters: Any) -> torch.Tensor:
         import torch.nn.functional as F
 
-        return getattr(F, name)(v, **fixed, **parameters)
+        return getattr(F, name)(v, **parameters)
 
     return reference
+
+
+def _gelu(v: torch.Tensor) -> torch.Tensor:
+    """`gelu`; in float64, where kernels are judged, by a form that keeps its digits in the left tail."""
+    import torch
+    import torch.nn.functional as F
+
+    if v.dtype != torch.float64:
+        return F.gelu(v)
+    return 0.5 * v * torch.special.erfc(-(0.5**0.5) * v)
+
+
+def _gelu_tanh(v: torch.Tensor) -> torch.Tensor:
+    """`gelu` with tanh; in float64 by 0.5 * (1 + tanh(u)) = sigmoid(2 * u), which keeps its digits too."""
+    import torch
+    import torch.nn.functional as F
+
+    if v.dtype != torch.float64:
+        return F.gelu(v, approximate="tanh")
+    return v * torch.sigmoid(2 * (2 / torch.pi) ** 0.5 * v * (1 + 0.044715 * v * v))
 
 
 def _binary(name: str, reference: Reference, expression: str) -> PointwiseOp:
@@ -123,11 +143,11 @@ _OPS = (
         "v > 0.0f ? v : v * negative_slope",
     ),
     PointwiseOp("elu", {"alpha": 1.0}, _functional("elu"), "v > 0.0f ? v : alpha * expm1f(v)"),
-    PointwiseOp("gelu", {}, _functional("gelu"), "0.5f * v * erfcf(-0.707106781186547524f * v)"),
+    PointwiseOp("gelu", {}, _gelu, "0.5f * v * erfcf(-0.707106781186547524f * v)"),
     PointwiseOp(
         "gelu_tanh",
         {},
-        _functional("gelu", approximate="tanh"),
+        _gelu_tanh,
         # 0.5 * (1 + tanh(u)) = sigmoid(2 * u); the factors are 2 * sqrt(2 / pi) and 0.044715 times it.
         _times_sigmoid("v * (1.59576912160573071f + 0.0713548162726002527f * v * v)"),
     ),
