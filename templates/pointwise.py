@@ -142,7 +142,7 @@ _OPS = (
         _functional("leaky_relu"),
         "v > 0.0f ? v : v * negative_slope",
     ),
-    PointwiseOp("elu", {"alpha": 1.0}, _functional("elu"), "v > 0.0f ? v : alpha * expm1f(v)"),
+    PointwiseOp("elu", {"alpha": 1.0}, _functional("elu"), "v < 0.0f ? alpha * expm1f(v) : v"),
     PointwiseOp("gelu", {}, _gelu, "0.5f * v * erfcf(-0.707106781186547524f * v)"),
     PointwiseOp(
         "gelu_tanh",
