@@ -21,8 +21,8 @@ from ..dtypes import PRECISIONS, dtype_named
 from ..errors import ColdforgeError, InputError
 from .manifest import FORMAT, checks_of, entries_of, to_json
 from .signature import Signature
-from .table import render_table
-from .units import all_units, cubins_by_entry, level_of, source_path
+from .table import cuda_major, render_table
+from .units import all_units, cubins_by_entry, entry_units, level_of, source_path
 from .winner import Winner
 from .wrapper import render_init, render_operator
 
@@ -156,6 +156,7 @@ def check_winner(winner: Winner, known: Catalogue) -> None:
     level_of(winner.arch)
     if (winner.binary is None) == (winner.kind == "cuda"):
         raise InputError(f"entry {winner.name}: a cuda winner has a binary and a cpu winner none")
+    source_path(winner), entry_units(winner), cuda_major(winner)  # each refuses what it cannot take
     missing = [n for n in Signature(operator).fixed_names if n not in winner.specialisation]
     if missing:
         raise InputError(f"entry {winner.name}: the specialisation lacks {missing[0]}")

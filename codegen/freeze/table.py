@@ -182,7 +182,7 @@ def _launch(signature: Signature, winner: Winner) -> tuple[list[dict[str, str]],
         n: v for n, v in known.items() if n not in _MACHINE_NAMES or n not in winner.target["attributes"]
     }
     late |= {n: text for n, text in _MACHINE_NAMES.items() if n in winner.target["attributes"]}
-    launch = [(n, fold_to_cpp(text, known, [*late, *_later(computed)])) for n, text in winner.launch.items()]
+    launch = [(n, fold_to_cpp(text, known, [*late, *_later(computed)])) for n, text in sorted(winner.launch.items())]
     used = [cpp for _, cpp in launch]
     needed: list[dict[str, str]] = []
     for local in reversed(computed):

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What freezing writes: the same bytes for the same winners, and everything a winner holds."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.errors import InputError, UnknownName
+from coldforge.codegen.freeze import GENERATED, Winner, freeze, load_winners, merge, split_stale
+from coldforge.codegen.freeze.units import all_units, cubins_by_entry
+
+WinnerFactory = Callable[..., Winner]
+
+
+def _tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_same_winners_same_bytes(
+    tmp_path: Path, naive_winner: WinnerFactory, fake_cuda_winner: WinnerFactory
+) -> None:
+    winners = [naive_winner(), naive_winner({"N": 1}), naive_winner(arch="x86-64-v4"), fake_cuda_winner()]
+    freeze(winners, tmp_path / "one", "pkg")
+    freeze(winners[::-1], tmp_path / "two", "pkg")
+    one = _tree(tmp_path / "one")
+    assert one == _tree(tmp_path / "two")
+    report = freeze(winners, tmp_path / "one", "pkg")
+    assert not report.changed
+    assert sorted(report.entries) == sorted(w.name for w in winners)
+    assert not list(tmp_path.glob(".*"))  # nothing is left of making it aside
+    manifest = json.loads(one["manifest.json"])
+    assert manifest["format"] == 1
+    assert set(manifest["files"]) == {n for n in one if not n.startswith("runtime/")} - {"manifest.json"}
+    for entry in manifest["entries"]:
+        assert len(entry["checks"]) == 4
+        assert entry["attributes"] == {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+
+
+def test_manifest_holds_the_winners(
+    tmp_path: Path, naive_winner: WinnerFactory, fake_cuda_winner: WinnerFactory
+) -> None:
+    winners = [naive_winner(), fake_cuda_winner(), fake_cuda_winner(verified=False, precision="tf32")]
+    freeze(winners, tmp_path / "pkg", "pkg")
+    loaded = load_winners(tmp_path / "pkg")
+    assert sorted(loaded, key=lambda w: w.key) == sorted(winners, key=lambda w: w.key)
+    # So freezing what was loaded changes nothing.
+    assert not freeze(loaded, tmp_path / "pkg", "pkg").changed
+    cubin = next((tmp_path / "pkg" / "kernels").glob("*.cubin"))
+    cubin.write_bytes(b"another")
+    with pytest.raises(InputError, match=r"\.cubin differs from its digest"):
+        load_winners(tmp_path / "pkg")
+
+
+def test_a_changed_tree_is_replaced_whole(tmp_path: Path, naive_winner: WinnerFactory) -> None:
+    package = tmp_path / "pkg"
+    freeze([naive_winner(), naive_winner({"stride": 2})], package, "pkg")
+    built = package / "_build" / "0123" / "pkg.so"
+    built.parent.mkdir(parents=True)
+    built.write_bytes(b"so")
+    (package / "stray.txt").write_text("x")
+    report = freeze([naive_winner()], package, "pkg")
+    assert report.changed
+    assert built.read_bytes() == b"so"  # a build folder is a cache: it stays
+    built.unlink()
+    kept = _tree(package)
+    freeze([naive_winner()], tmp_path / "fresh", "pkg")
+    assert kept == _tree(tmp_path / "fresh")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_package_imports_only_torch_and_the_standard_library(
+    tmp_path: Path, naive_winner: WinnerFactory
+) -> None:
+    freeze([naive_winner()], tmp_path / "pkg", "pkg")
+    allowed = {*sys.stdlib_module_names, "torch", "ninja"}
+    for path in (tmp_path / "pkg").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= allowed, path
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert str(node.module).split(".")[0] in allowed, path
+    text = (tmp_path / "pkg" / "runtime" / "namespace.py").read_text()
+    assert 'NAMESPACE = "pkg"' in text
+    for path in (tmp_path / "pkg" / "runtime").rglob("*"):
+        if path.is_file() and path.name != "namespace.py":
+            own = GENERATED / "runtime" / path.relative_to(tmp_path / "pkg" / "runtime")
+            assert path.read_bytes() == own.read_bytes()
+
+
+def test_repository_package_is_what_freeze_writes(tmp_path: Path) -> None:
+    freeze(load_winners(GENERATED), tmp_path / "generated", "coldforge")
+    ours = {n: d for n, d in _tree(GENERATED).items() if not n.startswith("_build/") and "__pycache__" not in n}
+    assert ours == _tree(tmp_path / "generated")
+
+
+@pytest.mark.parametrize("namespace", ["", "Aten", "aten", "a-b", "1a", "class", "x" * 80])
+def test_bad_namespace(tmp_path: Path, naive_winner: WinnerFactory, namespace: str) -> None:
+    with pytest.raises(InputError, match="package name"):
+        freeze([naive_winner()], tmp_path / "pkg", namespace)
+    assert not (tmp_path / "pkg").exists()
+
+
+def test_refusals(tmp_path: Path, naive_winner: WinnerFactory, fake_cuda_winner: WinnerFactory) -> None:
+    good = naive_winner()
+    bad = {
+        "another declaration": naive_winner(operator_digest="0" * 64),
+        "differs from its digest": naive_winner(source_digest="0" * 64),
+        "unknown precision": naive_winner(precision="fp8"),
+        "cannot be frozen": fake_cuda_winner(target={**fake_cuda_winner().target, "arch": "gfx90a"}),
+        "has a binary": fake_cuda_winner(binary=None),
+        "lacks C_out": naive_winner(specialisation={"dtype": "fp32", "C_in": 8}),
+        "is no file name": naive_winner(source_name="../../evil"),
+        "flag '-fplugin=/x;y' is not accepted": naive_winner(flags=("-O3", "-fplugin=/x;y")),
+        "names no version": fake_cuda_winner(compiler="nvrtc"),
+    }
+    for reason, winner in bad.items():
+        with pytest.raises(InputError, match=reason):
+            freeze([good, winner], tmp_path / "pkg", "pkg")
+    with pytest.raises(InputError, match="the same key"):
+        freeze([good, naive_winner(time_ms=2.0)], tmp_path / "pkg", "pkg")
+    with pytest.raises(UnknownName, match="no_such_operator"):
+        freeze([naive_winner(operator="no_such_operator")], tmp_path / "pkg", "pkg")
+    assert not (tmp_path / "pkg").exists()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="not a package of frozen kernels"):
+        freeze([good], tmp_path / "home", "pkg")
+    assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_merge_replaces_by_key(naive_winner: WinnerFactory) -> None:
+    old, slower = naive_winner(time_ms=2.0), naive_winner({"N": 1}, time_ms=3.0)
+    new = naive_winner(time_ms=1.0)
+    other_device = naive_winner(device="Another CPU")
+    merged, changes = merge([old, slower], [new, slower, other_device])
+    assert sorted(w.key for w in merged) == sorted({old.key, slower.key, other_device.key})
+    assert new in merged
+    assert old not in merged
+    assert [(c.what, c.old_ms, c.new_ms) for c in changes] == [
+        ("replaced", 2.0, 1.0),
+        ("kept", 3.0, 3.0),
+        ("added", None, 1.0),
+    ]
+
+
+def test_entries_of_another_declaration_are_stale(naive_winner: WinnerFactory) -> None:
+    good = naive_winner()
+    old, gone = naive_winner(operator_digest="0" * 64), naive_winner(operator="gone")
+    assert split_stale([good, old, gone], catalogue()) == ([good], [old, gone])
+
+
+def test_units_and_cubins(naive_winner: WinnerFactory, fake_cuda_winner: WinnerFactory) -> None:
+    v3, arm = naive_winner(arch="x86-64-v3"), naive_winner(arch="aarch64")
+    # The same source at another workload: no further unit.
+    again = dataclasses.replace(v3, workload={**v3.workload, "N": 9})
+    units = all_units([v3, again, arm, naive_winner()])
+    assert sorted((u.arch, u.machine) for u in units) == [
+        ("aarch64", "aarch64"),
+        ("x86-64-v2", "x86_64"),
+        ("x86-64-v2", "x86_64"),
+        ("x86-64-v3", "x86_64"),
+    ]
+    assert len({u.symbol for u in units}) == 4
+    assert all([f for f in u.flags if f.startswith("-march=")] for u in units)
+    one = fake_cuda_winner(b"one")
+    two = dataclasses.replace(fake_cuda_winner(b"two"), workload={**one.workload, "N": 9})
+    same = dataclasses.replace(one, workload={**one.workload, "N": 7})
+    assert len({c.file for c in cubins_by_entry([one, same]).values()}) == 1
+    assert len({c.file for c in cubins_by_entry([one, two]).values()}) == 2
