@@ -45,10 +45,14 @@ class Expectation:
     Attributes:
         reference: float64, the output's shape.
         tolerance: float32, rounded up, the output's shape; 0 where the reference is not finite.
+        finite: Whether every element of the reference is finite.
+        norm: L2 norm of the reference's finite elements.
     """
 
     reference: torch.Tensor
     tolerance: torch.Tensor
+    finite: bool
+    norm: float
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,11 @@ def expect(
             exact, allowed = _expect_part(part, wide, scalars, precision)
             reference[rows] = exact
             tolerance[rows] = allowed
-    return Expectation(reference, tolerance)
+    norm = torch.linalg.vector_norm(reference)
+    finite = bool(norm.isfinite())
+    if not finite:
+        norm = torch.linalg.vector_norm(reference.nan_to_num(0.0, 0.0, 0.0))
+    return Expectation(reference, tolerance, finite, float(norm))
 
 
 def _expect_part(
@@ -154,23 +162,38 @@ def _rows(
 def judge(output: torch.Tensor, expected: Expectation) -> Judgement:
     """Compares element by element; NaN and infinities must stand exactly where the reference has them."""
     got, want, allowed = output.reshape(-1), expected.reference.view(-1), expected.tolerance.view(-1)
-    worst, place, wrong, error2, norm2 = -1.0, 0, 0, 0.0, 0.0
+    compare = _compare_finite if expected.finite else _compare
+    worst, place, wrong, error2 = -1.0, 0, 0, 0.0
     for first in range(0, got.numel(), CHUNK_ELEMENTS):
         part = slice(first, first + CHUNK_ELEMENTS)
-        out, ref = got[part].to(torch.float64), want[part]
-        difference = (out - ref).abs()
-        difference = torch.where((out == ref) | (out.isnan() & ref.isnan()), 0.0, difference)
-        ratio = torch.where(difference == 0, 0.0, difference / allowed[part]).nan_to_num(math.inf, math.inf)
+        ratio, part_error2 = compare(got[part].to(torch.float64), want[part], allowed[part])
         top, where = ratio.max(0)
-        finite = torch.where(ref.isfinite(), ref, 0.0)
-        sums = ((ratio > 1).sum().double(), difference.square().sum(), finite.square().sum())
         # One transfer a chunk: on a GPU each costs a wait.
-        top, where, beyond, part_error2, part_norm2 = torch.stack((top, where.double(), *sums)).tolist()
-        if top > worst:
-            worst, place = top, first + int(where)
-        wrong, error2, norm2 = wrong + int(beyond), error2 + part_error2, norm2 + part_norm2
-    error = math.sqrt(error2 / norm2) if norm2 > 0 else (math.inf if error2 > 0 else 0.0)
+        figures = torch.stack((top, where.double(), (ratio > 1).sum().double(), part_error2)).tolist()
+        if figures[0] > worst:
+            worst, place = figures[0], first + int(figures[1])
+        wrong, error2 = wrong + int(figures[2]), error2 + figures[3]
+    error = math.sqrt(error2) / expected.norm if expected.norm > 0 else (math.inf if error2 > 0 else 0.0)
     return Judgement(worst, error, wrong, _index(place, output.shape), float(got[place]), float(want[place]))
+
+
+def _compare_finite(
+    out: torch.Tensor, ref: torch.Tensor, allowed: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ratios to the tolerance and the sum of squared errors; overwrites `out`. Every reference is finite."""
+    difference = out.sub_(ref).abs_()
+    error2 = torch.linalg.vector_norm(difference).square()
+    return difference.div_(allowed).nan_to_num_(math.inf, math.inf), error2
+
+
+def _compare(
+    out: torch.Tensor, ref: torch.Tensor, allowed: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same where references may be infinite or NaN: then nothing else is allowed."""
+    same = (out == ref) | (out.isnan() & ref.isnan())
+    difference = torch.where(same, 0.0, (out - ref).abs())
+    ratio = torch.where(same, 0.0, difference / allowed).nan_to_num(math.inf, math.inf)
+    return ratio, difference.square().sum()
 
 
 def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,18 +147,40 @@ def impossible(time_ms: float, problem: Problem, ceilings: Ceilings, precision: 
 
 def ceilings_of(device: Device, home: Path) -> Ceilings:
     """The device's ceilings: from the table, else from the stored probe, else probed now and stored."""
-    model = device.target.device
-    if model in _TABLE:
-        return _TABLE[model]
-    name = f"{device.kind} {model} {device.target.attributes.get('threads', 0)}"
-    path = home / "devices" / f"{re.sub('[^A-Za-z0-9]+', '-', name).strip('-')}.json"
+    if device.target.device in _TABLE:
+        return _TABLE[device.target.device]
     try:
-        return Ceilings.from_dict(json.loads(path.read_text()))
+        return Ceilings.from_dict(json.loads(_record(device, home).read_text()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # never probed, or not readable: probe (again)
-    found = probe(device)
-    write_text(path, json.dumps(found.to_dict(), indent=2) + "\n")
-    return found
+    return store(device, home, probe(device))
+
+
+def store(device: Device, home: Path, ceilings: Ceilings) -> Ceilings:
+    """Keeps a device's ceilings for later runs, and returns them."""
+    write_text(_record(device, home), json.dumps(ceilings.to_dict(), indent=2) + "\n")
+    return ceilings
+
+
+def _record(device: Device, home: Path) -> Path:
+    name = f"{device.kind} {device.target.device} {device.target.attributes.get('threads', 0)}"
+    return home / "devices" / f"{re.sub('[^A-Za-z0-9]+', '-', name).strip('-')}.json"
+
+
+def raised(ceilings: Ceilings, floor: Floor, time_ms: float) -> Ceilings:
+    """Probed ceilings after a verified kernel took less time than their floor: it proves them too low.
+
+    A probe on a busy machine measures what was left of it. The rates that set the floor are raised until it is
+    the time that was seen.
+    """
+    memory = max(1.0, floor.memory_ms / time_ms)
+    arithmetic = max(1.0, floor.arithmetic_ms / time_ms)
+    return replace(
+        ceilings,
+        read=ceilings.read * memory,
+        write=ceilings.write * memory,
+        flops={unit: rate * arithmetic for unit, rate in ceilings.flops.items()},
+    )
 
 
 def probe(device: Device) -> Ceilings:
@@ -171,9 +193,9 @@ def probe(device: Device) -> Ceilings:
     count = min(max(4 * cache, 64 << 20), 512 << 20) // 4
     source, target = torch.ones(count, device=on), torch.empty(count, device=on)
 
-    def best_ms(call: Any, samples: int = 5) -> float:
+    def best_ms(call: Any) -> float:
         device.sample_ms([call], 1, cold=False)
-        return min(device.sample_ms([call], samples, cold=False))
+        return min(device.sample_ms([call], 9, cold=False))
 
     # The faster of a pure and a mixed stream: a ceiling must not be under what some kernel can reach.
     copy = 2 * 4e3 * count / best_ms(lambda: target.copy_(source))

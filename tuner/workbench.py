@@ -18,7 +18,7 @@ from ..codegen.compile import Artifact
 from ..codegen.errors import ColdforgeError
 from ..codegen.problem import Problem
 from .devices.base import Call, Device, LaunchRefused
-from .floor import Ceilings, ceilings_of, floor_of, impossible
+from .floor import Ceilings, Floor, ceilings_of, floor_of, impossible, raised, store
 from .inputs import draw
 from .measure import Timing, interleave, median_interval, ratio_interval, time_variant
 from .outcome import TrialOutcome, TrialResult
@@ -213,7 +213,11 @@ class Workbench:
         doubt = self._doubt(timing, study)
         if doubt:
             return _wrong(verdict, doubt)
-        floor = floor_of(study.problem, self.ceilings, study.precision, cold=self.device.cold_headline)
+        floor = self._floor(study)
+        if timing.time_ms < floor.time_ms and self.ceilings.source == "probe":
+            better = raised(self.ceilings, floor, timing.time_ms)
+            self._ceilings = store(self.device, self._home, better)
+            floor = self._floor(study)
         facts = {"floor_ms": floor.time_ms, "floor": floor.to_dict(), "checks": verdict.checks}
         return TrialResult(
             TrialOutcome.OK,
@@ -223,6 +227,9 @@ class Workbench:
             bound_ratio=verdict.bound_ratio,
             details={**facts, **details},
         )
+
+    def _floor(self, study: Study) -> Floor:
+        return floor_of(study.problem, self.ceilings, study.precision, cold=self.device.cold_headline)
 
     def _doubt(self, timing: Timing, study: Study) -> str:
         cold = self.device.cold_headline

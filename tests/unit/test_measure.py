@@ -18,7 +18,7 @@ from coldforge.codegen.settings import Settings
 from coldforge.codegen.target import Target, cuda_target
 from coldforge.tuner import floor
 from coldforge.tuner.devices.base import Call, Device
-from coldforge.tuner.floor import Ceilings, ceilings_of, floor_of, impossible
+from coldforge.tuner.floor import Ceilings, ceilings_of, floor_of, impossible, raised
 from coldforge.tuner.measure import Policy, interleave, median_interval, ratio_interval, time_variant
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 
@@ -188,6 +188,15 @@ def test_ceilings_are_probed_once_and_stored(tmp_path: Path, monkeypatch: pytest
     path.write_text("{")  # a broken record is measured again
     assert ceilings_of(device, tmp_path) == first
     assert len(probes) == 2
+
+
+def test_a_kernel_faster_than_its_floor_raises_probed_ceilings() -> None:
+    low = Ceilings(1e12, 1e12, {"fma": 1e12}, 0, "probe")
+    before = floor_of(workload(), low, "fp32", cold=True)
+    assert before.limit == "arithmetic"
+    after = floor_of(workload(), raised(low, before, 2.0), "fp32", cold=True)
+    assert after.time_ms == pytest.approx(2.0)
+    assert after.memory_ms == before.memory_ms < 2.0
 
 
 def test_results_survive_json() -> None:
