@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -24,7 +24,7 @@ class Snapshot:
     """One moment of a run.
 
     Attributes:
-        phase: ``compiling``, ``searching`` or ``finals``.
+        phase: ``compiling``, ``timing`` (which verifies too) or ``finals``.
         done, total: finished configs of the study, and how many it will have.
         added: finished in this run, which began ``seconds`` ago.
         budget_s: the run's time budget.
@@ -110,25 +110,31 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A panel that is redrawn in place."""
+    """A panel that is redrawn in place, its clock running on between updates."""
 
-    def __init__(self, title: str, console: Console) -> None:
-        self._title = title
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
+    def __init__(self, title: str, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._title, self._clock = title, clock
+        self._snapshot = Snapshot("starting", 0, 0)
+        self._updated = clock()
+        self._live = Live(get_renderable=self._panel, console=console, refresh_per_second=4, transient=True)
         self._open = False
 
     def update(self, snapshot: Snapshot) -> None:
-        """Redraws."""
+        """Takes the moment; it is drawn within a quarter of a second."""
+        self._snapshot, self._updated = snapshot, self._clock()
         if not self._open:
-            self._live.start()
+            self._live.start(refresh=True)
             self._open = True
-        self._live.update(panel(self._title, snapshot))
 
     def close(self) -> None:
         """Removes the panel."""
         if self._open:
             self._live.stop()
             self._open = False
+
+    def _panel(self) -> Group:
+        seconds = self._snapshot.seconds + self._clock() - self._updated
+        return panel(self._title, replace(self._snapshot, seconds=seconds))
 
 
 def open_progress(title: str, console: Console | None = None) -> Progress:

@@ -126,7 +126,6 @@ class Tuner:
         """
         try:
             self.study.touch()
-            self._show("searching")
             self._search_all()
             if self._best() is None:
                 return "failed"
@@ -143,12 +142,13 @@ class Tuner:
         candidates = self._candidates()
         try:
             for index, candidate in candidates:
+                self._show("timing")
                 began = self._clock()
                 result = self._judge(candidate)
                 self.counts.measure_s += self._clock() - began
                 with self._guard.shielded():
                     self._record(index, result, candidate)
-                self._show("searching")
+                self._show("timing")
                 if self._out_of_time():
                     break
         finally:

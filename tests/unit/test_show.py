@@ -170,7 +170,7 @@ def _snapshot(**changes: object) -> Snapshot:
     best = TrialResult(
         TrialOutcome.OK, time_ms=0.5, template="direct", config={"X": 1}, details={"floor_ms": 0.25}
     )
-    given = {"phase": "searching", "done": 10, "total": 40, "added": 10, "seconds": 20.0, "best": best}
+    given = {"phase": "timing", "done": 10, "total": 40, "added": 10, "seconds": 20.0, "best": best}
     return Snapshot(**{**given, "outcomes": {"ok": 8, "crash": 2}, **changes})  # type: ignore[arg-type]
 
 
@@ -191,9 +191,7 @@ def test_plain_progress_is_sparse() -> None:
     progress.update(_snapshot(phase="finals"))
     progress.close()
     assert len(lines) == 3
-    assert lines[0] == (
-        "op small: searching 0/40, best 0.5 ms (50% of the floor), failed: 2 crash, 1:20 left"
-    )
+    assert lines[0] == ("op small: timing 0/40, best 0.5 ms (50% of the floor), failed: 2 crash, 1:20 left")
     assert lines[-1].startswith("op small: finals 10/40")
 
 
@@ -214,4 +212,4 @@ def test_no_terminal_gives_plain_lines() -> None:
     progress = open_progress("op", Console(file=stream))
     assert isinstance(progress, PlainProgress)
     progress.update(_snapshot())
-    assert stream.getvalue().startswith("op: searching 10/40")
+    assert stream.getvalue().startswith("op: timing 10/40")

@@ -111,7 +111,7 @@ def command(
     problems = [make_problem(declared, name, parsed, dtype) for name in names]
     runs = _tune_all(chosen, problems)
     if as_json:
-        print_json(runs[0] if len(names) == 1 else {"runs": runs})
+        print_json(runs[0] if len(workloads) <= 1 else {"runs": runs})
     else:
         _print(runs)
     return 0 if all(run["status"] == "ok" for run in runs) else 1
