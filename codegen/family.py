@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -117,10 +118,12 @@ class Family:
 
 @lru_cache(maxsize=64)
 def _function(path: Path, name: str) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location(f"coldforge_reference_{path.parent.name}", path)
+    place = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # two roots may use one folder name
+    spec = importlib.util.spec_from_file_location(f"coldforge_reference_{path.parent.name}_{place}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise DeclarationError(f"cannot read the reference file {path}")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # torch.compile looks a function's module up there
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):

@@ -32,6 +32,7 @@ def bench(
     settings: Settings,
     *,
     precision: str | None = None,
+    package: str = "coldforge.generated",
     budget_ms: float = 4000.0,
 ) -> dict[str, Any]:
     """Times the frozen kernel of a problem against its peers in a worker process.
@@ -41,6 +42,7 @@ def bench(
         target: Where.
         settings: Where state lives, and which compiler torch.compile is given.
         precision: The error class asked of the frozen kernel; the dtype's own when not given.
+        package: The package that holds the frozen kernel.
         budget_ms: What the interleaved rounds may take together.
 
     Returns:
@@ -56,6 +58,7 @@ def bench(
         "kind": "bench",
         "problem": problem.to_dict(),
         "precision": precision or problem.dtype.name,
+        "package": package,
         "budget_ms": budget_ms,
     }
     with WorkerClient(target, settings) as client:
@@ -89,9 +92,9 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
             for seed in range(INPUT_SETS)
         ]
         expected = expect(problem, sets[0], problem.scalars, message["precision"])
-        frozen = frozen_kernel(problem, message["precision"])
+        frozen = frozen_kernel(problem, message["precision"], message["package"])
         rows = [_accuracy(frozen, sets[0], expected)]
-        variant, why = answering_variant()
+        variant, why = answering_variant(message["package"])
         if variant is None:
             raise InputError(f"{problem.operator.name} {_shape(problem)}: {why}")
         contestants = [frozen, *pytorch_peers(device, problem, sets[0], workbench.device.settings.cxx)]

@@ -170,8 +170,8 @@ def _record(device: Device, home: Path) -> Path:
 def raised(ceilings: Ceilings, floor: Floor, time_ms: float) -> Ceilings:
     """Probed ceilings after a verified kernel took less time than their floor: it proves them too low.
 
-    A probe on a busy machine measures what was left of it. The rates that set the floor are raised until it is
-    the time that was seen.
+    A probe on a busy machine measures what was left of it. The rates that set the floor are raised until it
+    is the time that was seen.
     """
     memory = max(1.0, floor.memory_ms / time_ms)
     arithmetic = max(1.0, floor.arithmetic_ms / time_ms)

@@ -45,7 +45,7 @@ class Contestant:
         return [partial(self.function, tensors) for tensors in sets]
 
 
-def frozen_kernel(problem: Problem, precision: str, package: str = "coldforge.generated") -> Contestant:
+def frozen_kernel(problem: Problem, precision: str, package: str) -> Contestant:
     """The frozen kernel, through the package's public function.
 
     Args:
@@ -70,7 +70,7 @@ def frozen_kernel(problem: Problem, precision: str, package: str = "coldforge.ge
     return Contestant("frozen", precision, call)
 
 
-def answering_variant(package: str = "coldforge.generated") -> tuple[str | None, str]:
+def answering_variant(package: str) -> tuple[str | None, str]:
     """Which frozen variant answered this thread's last call; None and why when the PyTorch reference did."""
     state = importlib.import_module(f"{package}.runtime.package").STATE
     if state.extension is None:
