@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.compile.host import compile_flags
 from coldforge.codegen.freeze import Winner, freeze
@@ -41,7 +40,8 @@ extern "C" void coldforge_kernel(int64_t begin, int64_t end, void* raw) {
         for (int64_t c = 0; c < C; ++c)
           for (int64_t r = 0; r < R; ++r)
             for (int64_t s = 0; s < S; ++s) {
-              const int64_t h = i * %(stride_h)d - %(padding_h)d + r, w = j * %(stride_w)d - %(padding_w)d + s;
+              const int64_t h = i * %(stride_h)d - %(padding_h)d + r;
+              const int64_t w = j * %(stride_w)d - %(padding_w)d + s;
               if (h < 0 || h >= a.H || w < 0 || w >= a.W) continue;
               v += a.x[((n * C + c) * a.H + h) * a.W + w] * a.weight[((k * C + c) * R + r) * S + s];
             }

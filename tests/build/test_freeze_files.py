@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.errors import InputError, UnknownName
 from coldforge.codegen.freeze import GENERATED, Winner, freeze, load_winners, merge, split_stale
@@ -97,7 +96,9 @@ def test_package_imports_only_torch_and_the_standard_library(
 
 def test_repository_package_is_what_freeze_writes(tmp_path: Path) -> None:
     freeze(load_winners(GENERATED), tmp_path / "generated", "coldforge")
-    ours = {n: d for n, d in _tree(GENERATED).items() if not n.startswith("_build/") and "__pycache__" not in n}
+    ours = {
+        n: d for n, d in _tree(GENERATED).items() if not n.startswith("_build/") and "__pycache__" not in n
+    }
     assert ours == _tree(tmp_path / "generated")
 
 

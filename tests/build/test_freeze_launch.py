@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launch expressions in C++ give what the tuner computed, at any run-time sizes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.errors import DeclarationError
+from coldforge.codegen.expr import parse
+from coldforge.codegen.freeze import GENERATED, Winner
+from coldforge.codegen.freeze.fold import fold_to_cpp
+from coldforge.codegen.freeze.signature import Signature
+from coldforge.codegen.freeze.table import render_table
+
+WinnerFactory = Callable[..., Winner]
+KNOWN = {"TILE": 8, "MODE": "ring", "STEP": -3, "FLAG": True}
+LATE = ("N", "H", "W")
+TEXTS = (
+    "N * ceil_div(H, TILE) * ceil_div(W, TILE)",
+    "min(N * 4, H, W // 2) if MODE == 'ring' else N",
+    "N if MODE in ('plain', 'async') else H",
+    "max(1, N // STEP, W % STEP, abs(STEP))",
+    "round_up(H, TILE) - -STEP",
+    "W if 3 < H <= 40 < N + 30 else TILE",
+    "(N > 2) + (H not in (1, 2, 3)) * FLAG",
+    "N if not (H > W or N == 2) and FLAG else W - H",
+    "(H - W) // TILE + (H - W) % TILE",
+    "TILE * 4 + STEP",
+)
+
+
+@pytest.mark.build
+def test_folded_expressions(tmp_path: Path) -> None:
+    lines = [f'  printf("%lld\\n", static_cast<long long>({fold_to_cpp(t, KNOWN, LATE)}));' for t in TEXTS]
+    body = "\n".join(lines)
+    (tmp_path / "fold.cpp").write_text(
+        '#include <cstdio>\n#include <cstdlib>\n#include "expressions.h"\n'
+        "int main(int, char** a) {\n"
+        "  const int64_t N = atoll(a[1]), H = atoll(a[2]), W = atoll(a[3]);\n"
+        f"  (void)N; (void)H; (void)W;\n{body}\n}}\n"
+    )
+    native = GENERATED / "runtime" / "native"
+    subprocess.run(["g++", "-std=c++17", f"-I{native}", "fold.cpp", "-o", "fold"], cwd=tmp_path, check=True)
+    draw = random.Random(1)
+    for _ in range(40):
+        sizes = {name: draw.choice([1, 2, 3, 7, 8, 9, 40, 41, 1000, 2**20]) for name in LATE}
+        run = subprocess.run(
+            ["./fold", *map(str, sizes.values())], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        wanted = [int(parse(text).evaluate({**KNOWN, **sizes})) for text in TEXTS]
+        assert [int(line) for line in run.stdout.split()] == wanted, sizes
+
+
+def test_what_cannot_be_folded() -> None:
+    with pytest.raises(DeclarationError, match="unknown name 'GONE'"):
+        fold_to_cpp("N * GONE", KNOWN, LATE)
+    with pytest.raises(DeclarationError, match="expected a whole number"):
+        fold_to_cpp("MODE", KNOWN, LATE)
+    with pytest.raises(DeclarationError, match="division"):
+        fold_to_cpp("N * (TILE // (TILE - 8))", KNOWN, LATE)
+
+
+def test_launch_reads_the_machine_at_hand(fake_cuda_winner: WinnerFactory) -> None:
+    signature = Signature(catalogue().operator("conv2d_divide_leaky_relu"))
+    text = render_table([signature], [fake_cuda_winner()], "pkg")
+    # What depends on run-time sizes is computed at the call, with the GPU's own number of multiprocessors.
+    assert "const int64_t sm_count = _machine.sm_count;" in text
+    assert "const int64_t TILES = (N * coldforge::ceil_div_int(H_out, INT64_C(8)));" in text
+    assert "_launch.grid = coldforge::min_int(TILES, (sm_count * INT64_C(2)));" in text
+    assert "_launch.block = INT64_C(256);" in text
+    assert "_launch.shared_bytes = INT64_C(320);" in text
+    assert "_launch.workspace_bytes = (N * INT64_C(4));" in text
+    assert 'coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32' in text
+    assert ".incbin" in text
+
+
+def test_schema_follows_the_declaration() -> None:
+    signature = Signature(catalogue().operator("conv2d_divide_leaky_relu"))
+    assert signature.schema == (
+        "conv2d_divide_leaky_relu(Tensor x, Tensor weight, Tensor? bias, float divisor, float negative_slope, "
+        "int[2] stride, int[2] padding, int[2] dilation, int groups=1, str? precision=None) -> Tensor"
+    )
+    assert signature.module_parameters == {
+        "in_channels": ("C_in",),
+        "out_channels": ("C_out",),
+        "kernel_size": ("R", "S"),
+    }
