@@ -82,8 +82,9 @@ def test_launch_reads_the_machine_at_hand(fake_cuda_winner: WinnerFactory) -> No
 def test_schema_follows_the_declaration() -> None:
     signature = Signature(catalogue().operator("conv2d_divide_leaky_relu"))
     assert signature.schema == (
-        "conv2d_divide_leaky_relu(Tensor x, Tensor weight, Tensor? bias, float divisor, float negative_slope, "
-        "int[2] stride, int[2] padding, int[2] dilation, int groups=1, str? precision=None) -> Tensor"
+        "conv2d_divide_leaky_relu(Tensor x, Tensor weight, Tensor? bias, float divisor, "
+        "float negative_slope, int[2] stride, int[2] padding, int[2] dilation, int groups=1, "
+        "str? precision=None) -> Tensor"
     )
     assert signature.module_parameters == {
         "in_channels": ("C_in",),

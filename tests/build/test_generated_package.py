@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -39,11 +39,8 @@ def package(
 
 
 @pytest.fixture(autouse=True)
-def fresh_warnings(package: ModuleType) -> Iterator[None]:
-    fallback = __import__("cf_test_package.runtime.fallback", fromlist=["x"])
-    fallback.forget_warnings()
-    yield
-    torch.compiler.reset()
+def _fresh_warnings(package: ModuleType) -> None:
+    package.runtime.fallback.forget_warnings()
 
 
 def last(package: ModuleType) -> str | None:
