@@ -70,10 +70,19 @@ def studies_table(document: Mapping[str, Any]) -> RenderableType:
     """The list of studies for a person."""
     if not document["studies"]:
         return Text("no studies yet; coldforge tune OP makes one")
-    table = Table("study", "device", "configs", "best", "last run (UTC)", box=None)
+    table = Table(box=None)
+    table.add_column("study", overflow="fold")  # a name must be whole: it is what one copies
+    for title in ("device", "configs", "best", "last run (UTC)"):
+        table.add_column(title)
     for row in document["studies"]:
         best = "-" if row["best"] is None else _time(row["best"])
-        table.add_row(row["study"], Text(row["device"]), str(row["finished"]), best, row["touched"][:16])
+        table.add_row(
+            row["study"],
+            Text(row["device"]),
+            str(row["finished"]),
+            best,
+            row["touched"][:16].replace("T", " "),
+        )
     return table
 
 
