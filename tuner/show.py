@@ -71,7 +71,8 @@ def studies_table(document: Mapping[str, Any]) -> RenderableType:
     if not document["studies"]:
         return Text("no studies yet; coldforge tune OP makes one")
     table = Table(box=None)
-    table.add_column("study", overflow="fold")  # a name must be whole: it is what one copies
+    # A name must be whole and on one line: it is what one copies.
+    table.add_column("study", no_wrap=True, min_width=max(len(row["study"]) for row in document["studies"]))
     for title in ("device", "configs", "best", "last run (UTC)"):
         table.add_column(title)
     for row in document["studies"]:
