@@ -8,7 +8,6 @@ The same declaration gives the launch geometry, so that tuner and frozen extensi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -192,10 +191,9 @@ class Space:
 
     def feasible(self, problem: Problem, target: Target) -> list[Config]:
         """Every legal config, in the order of the declared values (last parameter fastest)."""
-        names = [p.name for p in self.parameters]
-        combinations = itertools.product(*(p.values for p in self.parameters))
-        configs = (Config(dict(zip(names, values, strict=True))) for values in combinations)
-        return [c for c in configs if self.check(problem, c, target) is None]
+        if target.kind != self.kind or target.arch not in self.archs:
+            return []
+        return list(enumerate_legal(self, problem, target))
 
     def launch(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> Launch:
         """The launch geometry at the problem's shape.
@@ -205,6 +203,40 @@ class Space:
         """
         env = self.environment(problem, config, target)
         return Launch(**{name: evaluate_int(e.text, env) for name, e in self.launch_exprs.items()})
+
+
+def enumerate_legal(space: Space, problem: Problem, target: Target) -> Iterator[Config]:
+    """Legal configs in order, parameter by parameter.
+
+    A derived value is computed and a constraint tested as soon as the parameters that it reads are chosen,
+    so a broken one cuts off everything below: a space of millions of combinations takes about a second.
+    """
+    names = [p.name for p in space.parameters]
+    last = len(names)
+    depth_of = dict.fromkeys((*target.attributes, *problem.values), 0)
+    depth_of |= {name: position + 1 for position, name in enumerate(names)}
+    values: list[list[tuple[str, Expr]]] = [[] for _ in range(last + 1)]
+    rules: list[list[Expr]] = [[] for _ in range(last + 1)]
+    for name, expression in space.derived.items():
+        depth_of[name] = max((depth_of.get(n, last) for n in expression.names), default=0)
+        values[depth_of[name]].append((name, expression))
+    for rule in space.constraints:
+        rules[max((depth_of.get(n, last) for n in rule.require.names), default=0)].append(rule.require)
+    env: dict[str, Value] = {**target.attributes, **problem.values}
+
+    def below(depth: int) -> Iterator[Config]:
+        for name, expression in values[depth]:
+            env[name] = expression.evaluate(env)
+        if not all(rule.evaluate(env) for rule in rules[depth]):
+            return
+        if depth == last:
+            yield Config({name: env[name] for name in names})  # type: ignore[misc]
+            return
+        for choice in space.parameters[depth].values:
+            env[names[depth]] = choice
+            yield from below(depth + 1)
+
+    yield from below(0)
 
 
 def load_space(path: Path, family: str) -> Space:
