@@ -66,25 +66,17 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     return Group(Text(f"{run['status']}: {added}{speedup}", style="bold"), _facts(run))
 
 
-def studies_table(document: Mapping[str, Any]) -> RenderableType:
-    """The list of studies for a person."""
+def studies_list(document: Mapping[str, Any]) -> RenderableType:
+    """The list of studies for a person: the whole name, which one may copy, and a line about it."""
     if not document["studies"]:
         return Text("no studies yet; coldforge tune OP makes one")
-    table = Table(box=None)
-    # A name must be whole and on one line: it is what one copies.
-    table.add_column("study", no_wrap=True, min_width=max(len(row["study"]) for row in document["studies"]))
-    for title in ("device", "configs", "best", "last run (UTC)"):
-        table.add_column(title)
+    parts: list[RenderableType] = []
     for row in document["studies"]:
-        best = "-" if row["best"] is None else _time(row["best"])
-        table.add_row(
-            row["study"],
-            Text(row["device"]),
-            str(row["finished"]),
-            best,
-            row["touched"][:16].replace("T", " "),
-        )
-    return table
+        best = "none yet" if row["best"] is None else _time(row["best"])
+        touched = row["touched"][:16].replace("T", " ")
+        parts.append(Text(row["study"], style="bold", no_wrap=True, overflow="ignore"))
+        parts.append(Text(f"    {row['device']}, {row['finished']} configs, best {best}, {touched} UTC"))
+    return Group(*parts)
 
 
 def follow_line(document: Mapping[str, Any]) -> str:

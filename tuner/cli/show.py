@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def command(study: str | None, follow: bool, storage: str | None, as_json: bool)
     list all studies."""
     from rich.console import Console
 
-    from ..show import studies_document, studies_table, study_document, study_tables
+    from ..show import studies_document, studies_list, study_document, study_tables
     from ..storage import open_storage
     from ..study import find_study, list_studies
 
@@ -38,9 +39,10 @@ def command(study: str | None, follow: bool, storage: str | None, as_json: bool)
     opened = open_storage(storage, load_settings().home, create=False)
     if study is None:
         document = studies_document(list_studies(opened))
-        shown = studies_table(document)
+        shown = studies_list(document)
     elif follow:
-        _follow(opened, study)
+        with contextlib.suppress(KeyboardInterrupt):  # the usual way to end looking
+            _follow(opened, study)
         return
     else:
         document = study_document(find_study(opened, study))
