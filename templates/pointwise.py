@@ -87,9 +87,17 @@ def _gelu_tanh(v: torch.Tensor) -> torch.Tensor:
     return v * torch.sigmoid(2 * (2 / torch.pi) ** 0.5 * v * (1 + 0.044715 * v * v))
 
 
-def _binary(name: str, reference: Reference, expression: str) -> PointwiseOp:
+def _binary(name: str, reference: Reference, expression: str, cuda: str | None = None) -> PointwiseOp:
     """An operation with one argument `value`, a scalar or one value a channel."""
-    return PointwiseOp(name, {"value": None}, reference, expression, channel_parameters=("value",))
+    return PointwiseOp(name, {"value": None}, reference, expression, ("value",), cuda)
+
+
+def _times_reciprocal() -> str:
+    # One division for all values that share a divisor. The scale, a power of two, keeps the reciprocal a
+    # normal number at both ends of the range: within 2 ulp, and infinities and zeros as a division has them.
+    # On an H200, a division for each of 130 million values took 0.13 ms of a convolution's 0.61.
+    scale = "(fabsf(value) > 8.50705917e37f ? 0.25f : fabsf(value) < 1.17549435e-38f ? 16777216.0f : 1.0f)"
+    return f"v * {scale} * (1.0f / (value * {scale}))"
 
 
 def _at_least(v: str, bound: str) -> str:
@@ -120,7 +128,7 @@ _OPS = (
     _binary("add", lambda v, value: v + value, "v + value"),
     _binary("sub", lambda v, value: v - value, "v - value"),
     _binary("mul", lambda v, value: v * value, "v * value"),
-    _binary("div", lambda v, value: v / value, "v / value"),
+    _binary("div", lambda v, value: v / value, "v / value", cuda=_times_reciprocal()),
     _binary("min", lambda v, value: v.clamp(max=value), _at_most("v", "value")),
     _binary("max", lambda v, value: v.clamp(min=value), _at_least("v", "value")),
     PointwiseOp(
