@@ -24,7 +24,7 @@ def test_every_operation_agrees_with_pytorch(tmp_path: Path) -> None:
     device = open_device(target, Settings(tmp_path, 1, "g++", True))
     kernel = device.load(compile_source(kernel_source("cuda", tried), target, Cache(tmp_path)))
     launch = Launch(grid=-(-x.numel() // 256), block=256)
-    on_device = device.place(x)
+    on_device = device.place(x).tensor
     for index, case in enumerate(tried):
         y = torch.empty_like(on_device)
         device.run(kernel, launch, [on_device, y], [index, x.numel()], [])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct 2-D convolution on a CPU. A block of OC channels by PX pixels of a row accumulates in vector registers; each
-// input vector that is loaded serves all channels of the block, each weight all its pixels.
+// Direct 2-D convolution on a CPU. A block of OC channels by PX pixels of a row accumulates in vector
+// registers; each input vector that is loaded serves all channels of the block, each weight all its pixels.
 //
 // P holds the problem's constants (C_in, C_out, R, S, stride_h, ...), C the config's (TILE_X, PX, ...).
 #pragma once
@@ -41,7 +41,8 @@ struct Conv2d {
       for (int k = k0; k < k_end; k += BLOCK) {
         const int size = block_size(k, k_end);
         for (int o = 0; o < size; ++o)
-          for (int i = 0; i < TERMS; ++i) packed[int64_t(k) * TERMS + i * size + o] = weight[int64_t(k + o) * TERMS + i];
+          for (int i = 0; i < TERMS; ++i)
+            packed[int64_t(k) * TERMS + i * size + o] = weight[int64_t(k + o) * TERMS + i];
       }
     }
   }
@@ -55,37 +56,44 @@ struct Conv2d {
                                               const Epilogue& shared) {
     const Epilogue epilogue = shared;  // a copy that no store below can change stays in registers
     Vector<Acc, LANES> sum[OC][VECTORS];
-    unroll<OC>([&](auto o) COLDFORGE_INLINED {
+#pragma GCC unroll 16
+    for (int o = 0; o < OC; ++o) {
       const Acc start = P::has_bias ? Acc(bias[k + o]) : Acc(0);
-      unroll<VECTORS>([&](auto i) COLDFORGE_INLINED { sum[o][i] = broadcast<Acc, LANES>(start); });
-    });
+#pragma GCC unroll 8
+      for (int i = 0; i < VECTORS; ++i) sum[o][i] = broadcast<Acc, LANES>(start);
+    }
     repeat<P::C_in, false>([&](int c) COLDFORGE_INLINED {
       repeat<P::R, C::UNROLL_ROWS>([&](auto r) COLDFORGE_INLINED {
         const typename Window::Element* const row = window.at(c, y, r) + x;
         repeat<P::S, C::UNROLL_TAPS>([&](auto s) COLDFORGE_INLINED {
-          Vector<Acc, LANES> in[VECTORS];
           const auto* const first = row + Window::tap(s);
-          unroll<VECTORS>([&](auto i) COLDFORGE_INLINED { in[i] = load<Acc, LANES>(first + i * LANES); });
+          Vector<Acc, LANES> in[VECTORS];
+#pragma GCC unroll 8
+          for (int i = 0; i < VECTORS; ++i) in[i] = load<Acc, LANES>(first + i * LANES);
           const int term = (c * P::R + r) * P::S + s;
-          unroll<OC>([&](auto o) COLDFORGE_INLINED {
+#pragma GCC unroll 16
+          for (int o = 0; o < OC; ++o) {
             const Weight w = C::PACKED ? weight[term * OC + o] : weight[o * TERMS + term];
             const Vector<Acc, LANES> factor = broadcast<Acc, LANES>(Acc(w));
-            unroll<VECTORS>([&](auto i) COLDFORGE_INLINED { sum[o][i] += factor * in[i]; });
-          });
+#pragma GCC unroll 8
+            for (int i = 0; i < VECTORS; ++i) sum[o][i] += factor * in[i];
+          }
         });
       });
     });
-    unroll<OC>([&](auto o) COLDFORGE_INLINED {
-      alignas(64) float line[C::PX];
-      unroll<VECTORS>([&](auto i) COLDFORGE_INLINED { store<float, LANES, Acc>(line + i * LANES, sum[o][i]); });
+    unroll<OC>([&](auto o)
+                   COLDFORGE_INLINED {  // not a loop: around another loop it would not be unrolled in time
+                     alignas(64) float line[C::PX];
+#pragma GCC unroll 8
+                     for (int i = 0; i < VECTORS; ++i) store<float, LANES, Acc>(line + i * LANES, sum[o][i]);
 #pragma GCC unroll 1  // unrolled before it is vectorised, it would stay scalar
-      for (int i = 0; i < C::PX; ++i) line[i] = epilogue(line[i], k + o);
-      // By vectors: a memcpy of this size was seen to go through general registers.
-      float* const to = out + o * out_plane;
-      unroll<VECTORS>([&](auto i) COLDFORGE_INLINED {
-        store<float, LANES, float>(to + i * LANES, load<float, LANES>(line + i * LANES));
-      });
-    });
+                     for (int i = 0; i < C::PX; ++i) line[i] = epilogue(line[i], k + o);
+                     // By vectors: a memcpy of this size was seen to go through general registers.
+                     float* const to = out + o * out_plane;
+#pragma GCC unroll 8
+                     for (int i = 0; i < VECTORS; ++i)
+                       store<float, LANES, float>(to + i * LANES, load<float, LANES>(line + i * LANES));
+                   });
   }
 
   // The block of `size` channels, which is BLOCK or one of the two tails.
@@ -106,15 +114,16 @@ struct Conv2d {
   };
 
   template <class Window>
-  static COLDFORGE_INLINE void tile(const Window window, const Tile& t, const Args& args, const Weight* weight,
-                                    float* y, const Epilogue& epilogue) {
+  static COLDFORGE_INLINE void tile(const Window window, const Tile& t, const Args& args,
+                                    const Weight* weight, float* y, const Epilogue& epilogue) {
     const int64_t plane = args.H_out * args.W_out;
     const auto compute = [&](int k, int row, int x) COLDFORGE_INLINED {
       const int size = block_size(k, t.k_end);
       const Weight* const w = weight + int64_t(k) * TERMS;
       float* const out = y + k * plane + (t.y0 + row) * args.W_out + t.x0;
       if (t.width >= C::PX) {
-        // The last block of a row is moved back to end with the row: some pixels are computed twice, none is cut.
+        // The last block of a row is moved back to end with the row: some pixels are computed twice, none is
+        // cut.
         x = smaller(x, t.width - C::PX);
         return block_of(size, window, row, x, w, args.bias, k, out + x, plane, epilogue);
       }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Short vectors by the compiler's vector extension, and loops that are unrolled for certain.
 //
-// All of it has internal linkage: variants of several instruction-set levels are linked into one library, and a
-// function that the linker could merge across them would run AVX-512 code on a machine without it.
+// All of it has internal linkage: variants of several instruction-set levels are linked into one library, and
+// a function that the linker could merge across them would run AVX-512 code on a machine without it.
 #pragma once
 
 #include <math.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two ways to read the window of a tile of convolution outputs: from a padded copy, or from the image itself.
 //
-// Both answer the same questions: where is channel c, window row r, tap s of the tile's output pixel (y, x)? At
-// at(c, y, r) + tap(s) + x, so that neighbouring outputs always read neighbouring elements.
+// Both answer the same questions: where is channel c, window row r, tap s of the tile's output pixel (y, x)?
+// At at(c, y, r) + tap(s) + x, so that neighbouring outputs always read neighbouring elements.
 #pragma once
 
 #include "coldforge/cpu_vector.hpp"
@@ -18,8 +18,8 @@ struct Image {
   int64_t W;
 };
 
-// A copy of the part of the image that a tile reads, with zeros for the padding. With stride_w > 1 a row is stored as
-// stride_w phases (columns 0, stride_w, ..., then 1, stride_w + 1, ...), each contiguous.
+// A copy of the part of the image that a tile reads, with zeros for the padding. With stride_w > 1 a row is
+// stored as stride_w phases (columns 0, stride_w, ..., then 1, stride_w + 1, ...), each contiguous.
 template <class P, class C, class T>
 struct StagedWindow {
   using Element = T;
@@ -49,7 +49,8 @@ struct StagedWindow {
         T* const to = buffer + c * PLANE + row * PITCH;
         // A row outside the image is one of which no column is inside.
         const bool outside = y < 0 || y >= image.H;
-        fill_row(to, plane + (outside ? 0 : y * image.W), x0 * P::stride_w - P::padding_w, outside ? 0 : image.W);
+        fill_row(to, plane + (outside ? 0 : y * image.W), x0 * P::stride_w - P::padding_w,
+                 outside ? 0 : image.W);
       }
     }
   }
@@ -58,7 +59,8 @@ struct StagedWindow {
   template <class From>
   static COLDFORGE_INLINE void fill_row(T* to, const From* row, int64_t first, int64_t width) {
     for (int phase = 0; phase < P::stride_w; ++phase, to += PHASE) {
-      const int64_t start = first + phase;  // element j is column start + j * stride_w; of these, [left, right) exist
+      const int64_t start =
+          first + phase;  // element j is column start + j * stride_w; of these, [left, right) exist
       const int64_t left = smaller<int64_t>(start < 0 ? ceil_div<int64_t>(-start, P::stride_w) : 0, PHASE);
       const int64_t inside = start < width ? ceil_div<int64_t>(width - start, P::stride_w) : 0;
       const int64_t right = larger(left, smaller<int64_t>(inside, PHASE));
@@ -69,7 +71,8 @@ struct StagedWindow {
   }
 };
 
-// The image itself, from a tile's corner. Needs padding 0 and stride_w 1, and reads nothing beyond the tile's outputs.
+// The image itself, from a tile's corner. Needs padding 0 and stride_w 1, and reads nothing beyond the tile's
+// outputs.
 template <class P, class T>
 struct ImageWindow {
   using Element = T;
