@@ -82,7 +82,7 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
     from .bound import expect
     from .inputs import draw
     from .measure import interleave
-    from .peers import answering_variant, frozen_kernel, pytorch_peers
+    from .peers import answering_variant, frozen_kernel, manifest_entry, pytorch_peers
 
     device = workbench.device
     problem = catalogue().problem_from_dict(message["problem"])
@@ -97,6 +97,7 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         variant, why = answering_variant(message["package"])
         if variant is None:
             raise InputError(f"{problem.operator.name} {_shape(problem)}: {why}")
+        entry = manifest_entry(message["package"], variant)
         contestants = [frozen, *pytorch_peers(device, problem, sets[0], workbench.device.settings.cxx)]
         rows += [_accuracy(contestant, sets[0], expected) for contestant in contestants[1:]]
         running = [index for index, row in enumerate(rows) if not row["reason"]]
@@ -111,6 +112,8 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         "rows": rows,
         **_speedups([row["name"] for row in rows], timed),
         "variant": variant,
+        "config": entry.get("config"),
+        "compiler": entry.get("compiler"),
         **_record(workbench, problem, message["precision"]),
     }
 

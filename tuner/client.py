@@ -28,6 +28,18 @@ from .worker import FAULT_EXIT_CODE, receive, send, serve
 
 START_LIMIT_S = 180.0
 PREPARE_LIMIT_S = 900.0
+TRIAL_LIMIT_S = 60.0
+
+
+def time_limit_s(request: TrialRequest) -> float:
+    """Seconds after which a variant counts as hung.
+
+    A trial makes some twenty calls at the workload's shape and compares a few outputs. A call may take ten
+    times the best time; while no time is known, as long as 1 GFLOP/s would need.
+    """
+    flops = request.flops
+    call_s = 1e-2 * request.best_ms if request.best_ms is not None else flops / 1e9
+    return TRIAL_LIMIT_S + 20.0 * call_s + flops / 1e9
 
 
 class WorkerDied(ColdforgeError):
@@ -72,12 +84,13 @@ class WorkerClient:
         """The running worker's process id."""
         return self._process.pid if self._process is not None else None
 
-    def run(self, request: TrialRequest, timeout_s: float = 60.0) -> TrialResult:
+    def run(self, request: TrialRequest, timeout_s: float | None = None) -> TrialResult:
         """Verifies and times one variant. Whatever the variant does comes back as a result.
 
         Args:
             request: The variant.
             timeout_s: For the variant alone; references, computed once a study, have a limit of their own.
+                When not given it follows from the work: see `time_limit_s`.
 
         Raises:
             InputError: The problem cannot be verified.
@@ -86,12 +99,13 @@ class WorkerClient:
         self._prepare(request)
         started = time.monotonic()
         try:
-            answer = self.ask({"kind": "trial", "request": request.to_dict()}, timeout_s)
+            limit_s = time_limit_s(request) if timeout_s is None else timeout_s
+            answer = self.ask({"kind": "trial", "request": request.to_dict()}, limit_s)
         except WorkerDied as error:
             return _lost(request, error, time.monotonic() - started)
         return TrialResult.from_dict(answer["result"])
 
-    def finals(self, requests: Sequence[TrialRequest], timeout_s: float = 300.0) -> list[TrialResult]:
+    def finals(self, requests: Sequence[TrialRequest], timeout_s: float | None = None) -> list[TrialResult]:
         """Times variants of one study in turns; one result each, in order.
 
         When the worker is lost, each is run alone instead, so that only the guilty one has a bad outcome.
@@ -103,8 +117,9 @@ class WorkerClient:
             return []
         self._prepare(requests[0])
         message = {"kind": "finals", "requests": [request.to_dict() for request in requests]}
+        limit_s = sum(time_limit_s(request) for request in requests) if timeout_s is None else timeout_s
         try:
-            answer = self.ask(message, timeout_s)
+            answer = self.ask(message, limit_s)
         except WorkerDied:
             return [self.run(request.in_full()) for request in requests]
         return [TrialResult.from_dict(result) for result in answer["results"]]

@@ -91,7 +91,8 @@ def time_variant(
         return Timing(tuple(samples), given_up=True)
     wanted = int(policy.budget_ms / max(statistics.median(samples), 1e-6))
     wanted = min(max(wanted, policy.least), policy.most)
-    samples += device.sample_ms(calls, max(0, wanted - len(samples)), cold=cold)
+    if wanted > len(samples):
+        samples += device.sample_ms(calls, wanted - len(samples), cold=cold)
     return Timing(tuple(samples))
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -76,6 +76,12 @@ def answering_variant(package: str) -> tuple[str | None, str]:
     if state.extension is None:
         return None, state.why or "its extension is not loaded"
     return state.extension.last(), "no frozen kernel covers this shape, dtype, precision and device"
+
+
+def manifest_entry(package: str, variant: str) -> dict[str, Any]:
+    """What the package's manifest says of a variant: config, compiler and the like; empty when nothing."""
+    entries = importlib.import_module(f"{package}.runtime.manifest").load().entries
+    return next((entry for entry in entries if entry["name"] == variant.rpartition("@")[0]), {})
 
 
 def pytorch_peers(device: Device, problem: Problem, sample: Tensors, cxx: str) -> list[Contestant]:

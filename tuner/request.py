@@ -28,6 +28,7 @@ class TrialRequest:
         precision: The error class.
         best_ms: The best time so far, None to time in full.
         roots: Folders with declarations beside the built-in ones.
+        flops: The problem's arithmetic, for time limits.
         seed: Of the inputs.
     """
 
@@ -40,6 +41,7 @@ class TrialRequest:
     precision: str = "fp32"
     best_ms: float | None = None
     roots: tuple[str, ...] = ()
+    flops: int = 0
     seed: int = 0
 
     @property
@@ -80,6 +82,7 @@ class TrialRequest:
             "precision": self.precision,
             "best_ms": self.best_ms,
             "roots": list(self.roots),
+            "flops": self.flops,
             "seed": self.seed,
         }
 
@@ -120,4 +123,5 @@ def trial_request(
         precision=precision or problem.dtype.name,
         best_ms=best_ms,
         roots=roots,
+        flops=problem.flops,
     )

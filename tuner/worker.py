@@ -96,13 +96,9 @@ def _detach(log_path: str) -> None:
 
 
 def _open(target: Target, settings: Settings) -> Workbench:
-    import torch
-
     from .devices import open_device
     from .workbench import Workbench
 
-    if target.kind == "cpu":
-        torch.set_num_threads(target.attributes["threads"])
     return Workbench(open_device(target, settings), settings.home)
 
 
@@ -116,8 +112,19 @@ def _answer(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
     except ColdforgeError as error:
         return _refusal(error)
     except Exception as error:
-        traceback.print_exc()  # into the log, which the parent quotes
-        return {"kind": "refused", "input": False, "message": f"{type(error).__name__}: {error}"}
+        traceback.print_exc()  # into the log
+        return _unexpected(workbench, f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _unexpected(workbench: Workbench, message: str) -> dict[str, Any]:
+    """An error that nobody foresaw: PyTorch may be the first to notice a fault of an earlier kernel."""
+    from .devices.base import DeviceFault
+
+    try:
+        workbench.device.synchronize()
+    except DeviceFault as fault:
+        return {"kind": "fault", "message": str(fault)}
+    return {"kind": "refused", "input": False, "message": message}
 
 
 def _refusal(error: ColdforgeError) -> dict[str, Any]:

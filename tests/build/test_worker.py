@@ -16,14 +16,16 @@ from pathlib import Path
 import pytest
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.compile import Cache, compile_source
-from coldforge.codegen.errors import InputError
+from coldforge.codegen.errors import ColdforgeError, InputError
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import KernelSource
 from coldforge.codegen.settings import Settings
 from coldforge.codegen.target import cpu_target, cuda_target
-from coldforge.tuner.client import WorkerClient
+from coldforge.tuner.client import WorkerClient, time_limit_s
+from coldforge.tuner.devices.base import DeviceFault
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.request import TrialRequest
+from coldforge.tuner.worker import _answer
 
 pytestmark = pytest.mark.build
 
@@ -151,6 +153,7 @@ def test_what_cannot_be_loaded_is_a_limit_of_the_device(client: WorkerClient, ma
     ],
 )
 def test_a_crash_costs_one_result(fault: str, words: str, client: WorkerClient, make: Make) -> None:
+    client.run(make())
     starts = client.starts
     result = client.run(make(fault))
     assert result.outcome is TrialOutcome.CRASH
@@ -226,13 +229,90 @@ def test_a_device_that_is_not_there(settings: Settings, make: Make) -> None:
 
 
 def test_close_ends_the_worker_even_in_a_hang(settings: Settings, make: Make) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
     client = WorkerClient(cpu_target(), settings)
-    client.facts()
+    client.run(make())
     pid = client.pid
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            client.run(make("for (;;) usleep(1000)"))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    began = time.monotonic()
+    client.close()
+    client.close()
+    assert time.monotonic() - began < 3.0
     assert pid is not None
-    client.close()
-    client.close()
     assert not _alive(pid)
+
+
+class BrokenWorkbench:
+    """Fails as it is told; its own device, and a device that a kernel broke earlier."""
+
+    def __init__(self, error: Exception, late: Exception | None = None) -> None:
+        self.error, self.late = error, late
+
+    @property
+    def device(self) -> BrokenWorkbench:
+        return self
+
+    def synchronize(self) -> None:
+        if self.late is not None:
+            raise self.late
+
+    def trial(self, request: TrialRequest) -> TrialResult:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "by_user"),
+    [
+        (DeviceFault("CUDA_ERROR_ILLEGAL_ADDRESS"), "fault", None),
+        (InputError("no such thing"), "refused", True),
+        (ColdforgeError("disk full"), "refused", False),
+        (ZeroDivisionError("division by zero"), "refused", False),
+    ],
+)
+def test_every_failure_has_an_answer(error: Exception, kind: str, by_user: bool | None, make: Make) -> None:
+    message = {"kind": "trial", "request": make().to_dict()}
+    answer = _answer(BrokenWorkbench(error), message)  # type: ignore[arg-type]
+    assert answer["kind"] == kind
+    assert str(error) in answer["message"]
+    assert answer.get("input") is by_user
+
+
+def test_a_fault_that_pytorch_notices_first_is_a_fault(make: Make) -> None:
+    broken = BrokenWorkbench(RuntimeError("CUDA error"), DeviceFault("illegal address"))
+    answer = _answer(broken, {"kind": "trial", "request": make().to_dict()})  # type: ignore[arg-type]
+    assert answer == {"kind": "fault", "message": "illegal address"}
+
+
+def test_a_device_fault_is_a_crash_and_the_worker_is_replaced(
+    client: WorkerClient, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.run(make())
+    pid, starts = client.pid, client.starts
+    monkeypatch.setattr(client, "_receive", lambda _: {"kind": "fault", "message": "illegal address"})
+    result = client.run(make())
+    assert result.outcome is TrialOutcome.CRASH
+    assert result.reason == "illegal address"
+    monkeypatch.undo()
+    assert pid is not None
+    assert not _alive(pid)
+    assert client.run(make()).ok
+    assert client.starts == starts + 1
+
+
+def test_time_limits_follow_the_work(make: Make) -> None:
+    request = make()
+    assert time_limit_s(request) == 60.0
+    heavy = replace(request, flops=20 * 10**9)
+    assert time_limit_s(heavy) == 60.0 + 21 * 20.0
+    assert time_limit_s(replace(heavy, best_ms=50.0)) == 60.0 + 10.0 + 20.0
 
 
 _PARENT = """
