@@ -81,19 +81,20 @@ struct Conv2d {
         });
       });
     });
-    unroll<OC>([&](auto o)
-                   COLDFORGE_INLINED {  // not a loop: around another loop it would not be unrolled in time
-                     alignas(64) float line[C::PX];
+    // Not a loop: around another loop it would be unrolled too late for `sum` to stay in registers.
+    unroll<OC>([&](auto o) COLDFORGE_INLINED {
+      alignas(64) float line[C::PX];
 #pragma GCC unroll 8
-                     for (int i = 0; i < VECTORS; ++i) store<float, LANES, Acc>(line + i * LANES, sum[o][i]);
-#pragma GCC unroll 1  // unrolled before it is vectorised, it would stay scalar
-                     for (int i = 0; i < C::PX; ++i) line[i] = epilogue(line[i], k + o);
-                     // By vectors: a memcpy of this size was seen to go through general registers.
-                     float* const to = out + o * out_plane;
+      for (int i = 0; i < VECTORS; ++i) store<float, LANES, Acc>(line + i * LANES, sum[o][i]);
+      // Unrolled before it is vectorised, this loop would stay scalar.
+#pragma GCC unroll 1
+      for (int i = 0; i < C::PX; ++i) line[i] = epilogue(line[i], k + o);
+      // By vectors: a memcpy of this size was seen to go through general registers.
+      float* const to = out + o * out_plane;
 #pragma GCC unroll 8
-                     for (int i = 0; i < VECTORS; ++i)
-                       store<float, LANES, float>(to + i * LANES, load<float, LANES>(line + i * LANES));
-                   });
+      for (int i = 0; i < VECTORS; ++i)
+        store<float, LANES, float>(to + i * LANES, load<float, LANES>(line + i * LANES));
+    });
   }
 
   // The block of `size` channels, which is BLOCK or one of the two tails.
@@ -122,8 +123,7 @@ struct Conv2d {
       const Weight* const w = weight + int64_t(k) * TERMS;
       float* const out = y + k * plane + (t.y0 + row) * args.W_out + t.x0;
       if (t.width >= C::PX) {
-        // The last block of a row is moved back to end with the row: some pixels are computed twice, none is
-        // cut.
+        // The last block of a row is moved back to end with it: some pixels are computed twice, none is cut.
         x = smaller(x, t.width - C::PX);
         return block_of(size, window, row, x, w, args.bias, k, out + x, plane, epilogue);
       }

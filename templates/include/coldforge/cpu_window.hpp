@@ -59,8 +59,8 @@ struct StagedWindow {
   template <class From>
   static COLDFORGE_INLINE void fill_row(T* to, const From* row, int64_t first, int64_t width) {
     for (int phase = 0; phase < P::stride_w; ++phase, to += PHASE) {
-      const int64_t start =
-          first + phase;  // element j is column start + j * stride_w; of these, [left, right) exist
+      // Element j is column start + j * stride_w; those in [left, right) exist.
+      const int64_t start = first + phase;
       const int64_t left = smaller<int64_t>(start < 0 ? ceil_div<int64_t>(-start, P::stride_w) : 0, PHASE);
       const int64_t inside = start < width ? ceil_div<int64_t>(width - start, P::stride_w) : 0;
       const int64_t right = larger(left, smaller<int64_t>(inside, PHASE));
