@@ -28,10 +28,11 @@ class Change:
 
 
 def merge(old: Iterable[Winner], new: Iterable[Winner]) -> tuple[list[Winner], list[Change]]:
-    """The winners of both, one for each key; what became of each new one."""
+    """The winners of both, one for each key; what became of each new key."""
     merged = {winner.key: winner for winner in old}
+    latest = {winner.key: winner for winner in new}
     changes = []
-    for winner in new:
+    for winner in latest.values():
         before = merged.get(winner.key)
         what = "added" if before is None else "kept" if before == winner else "replaced"
         changes.append(Change(winner.name, what, before.time_ms if before else None, winner.time_ms))

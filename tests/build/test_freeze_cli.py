@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The freeze and build commands: bundles out and in, packages, and one clear line when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import coldforge.codegen.freeze
+import optuna
+import pytest
+from coldforge.codegen.freeze import Winner, freeze, load_winners
+from coldforge.tuner.cli import run
+from coldforge.tuner.storage import open_storage
+from coldforge.tuner.winners import winner_to_dict
+
+WinnerFactory = Callable[..., Winner]
+OPERATOR = "conv2d_divide_leaky_relu"
+
+
+def store_study(home: Path, winner: Winner, name: str = "a study") -> None:
+    """A study in ``home`` that has this winner."""
+    study = optuna.create_study(storage=open_storage(None, home), study_name=name)
+    study.set_user_attr("about", {"operator": winner.operator, "created": "2026-01-01T00:00:00+00:00"})
+    study.set_user_attr(
+        "winner", {"trials": 1, "final": True, "time_ms": 1.0, "winner": winner_to_dict(winner)}
+    )
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands for the repository's generated/, and gives an empty home."""
+    generated = tmp_path / "generated"
+    freeze([], generated, "coldforge")
+    monkeypatch.setattr(coldforge.codegen.freeze, "GENERATED", generated)
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path / "home"))
+    return generated
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    """Runs a command with --json; its document, or the one line that it printed on stderr."""
+    assert run([*arguments, "--json"]) == code
+    said = capsys.readouterr()
+    if code == 2:
+        (line,) = said.err.splitlines()
+        return line
+    return json.loads(said.out)
+
+
+def test_a_bundle_goes_from_home_to_home(
+    own: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    naive_winner: WinnerFactory,
+    fake_cuda_winner: WinnerFactory,
+) -> None:
+    store_study(tmp_path / "home", fake_cuda_winner(study="a study"))
+    bundle = str(tmp_path / "h200.zip")
+    report = call(capsys, "freeze", "--bundle", bundle)
+    assert report["status"] == "ok"
+    assert report["studies"] == ["a study"]
+    assert load_winners(own) == []  # the bundle alone was written
+
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path / "other"))
+    store_study(tmp_path / "other", naive_winner(study="mine"), "mine")
+    report = call(capsys, "freeze", "--from", bundle, "--no-build")
+    assert [entry["what"] for entry in report["entries"]] == ["added"]  # not the study of this machine
+    assert report["imported_studies"] == ["a study"]
+    assert load_winners(own) == [fake_cuda_winner(study="a study")]
+    report = call(capsys, "freeze", "--from", bundle, "--no-build")
+    assert [entry["what"] for entry in report["entries"]] == ["kept"]
+    assert not report["changed"]
+    assert report["imported_studies"] == []
+    # Naming the operator takes the studies too; those of both devices stand together.
+    report = call(capsys, "freeze", OPERATOR, "--from", bundle, "--no-build")
+    assert sorted(entry["what"] for entry in report["entries"]) == ["added", "kept"]
+    assert {winner.kind for winner in load_winners(own)} == {"cpu", "cuda"}
+    # The imported study is one of this machine's now.
+    assert len(call(capsys, "freeze", "--bundle", bundle)["entries"]) == 2
+
+
+def test_a_new_winner_replaces_an_old_one(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], naive_winner: WinnerFactory
+) -> None:
+    freeze([naive_winner(time_ms=2.0), naive_winner({"N": 7})], own, "coldforge")
+    store_study(tmp_path / "home", naive_winner(time_ms=1.5))
+    report = call(capsys, "freeze", "--no-build")
+    assert report["entries"] == [
+        {"name": naive_winner().name, "what": "replaced", "old_ms": 2.0, "new_ms": 1.5}
+    ]
+    assert report["total_entries"] == 2
+    assert run(["freeze", "--no-build"]) == 0
+    assert f"kept  {naive_winner().name}  1.5 ms" in capsys.readouterr().out
+
+
+def test_entries_of_an_old_declaration_are_dropped(
+    own: Path, capsys: pytest.CaptureFixture[str], naive_winner: WinnerFactory
+) -> None:
+    good, old = naive_winner(), naive_winner({"N": 7})
+    freeze([good, old], own, "coldforge")
+    text = (own / "manifest.json").read_text()
+    head, name, tail = text.partition(f'"name": "{old.name}"')
+    tail = tail.replace(old.operator_digest, "0" * 64, 1)
+    (own / "manifest.json").write_text(head + name + tail)
+    report = call(capsys, "freeze", "--no-build")
+    assert report["dropped"] == [old.name]
+    assert load_winners(own) == [good]
+
+
+@pytest.mark.build
+def test_a_package_of_what_is_frozen(
+    own: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], naive_winner: WinnerFactory
+) -> None:
+    freeze([naive_winner()], own, "coldforge")
+    before = sorted(own.rglob("*"))
+    assert run(["freeze", "--package", "mykernels", "--out", str(tmp_path / "out"), "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert report["package"] == "mykernels"
+    assert report["build"]["enabled"] == [f"{naive_winner().name}@x86-64-v2"]
+    assert sorted(own.rglob("*")) == before
+    code = (
+        "import torch, mykernels as m; print(m.Conv2dDivideLeakyReLU(8, 6, 3)(torch.ones(1, 8, 5, 5)).shape)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "torch.Size([1, 6, 3, 3])"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--package", "x"], "--package NAME and --out DIR go together"),
+        (["--out", "x"], "--package NAME and --out DIR go together"),
+        (["--package", "json", "--out", "x"], "package name 'json' is taken"),
+        (["--package", "coldforge", "--out", "x"], "package name 'coldforge' is taken"),
+        (["--bundle", "x", "--no-build"], "--bundle writes one file"),
+        ([], "nothing to freeze"),
+        ([OPERATOR], f"run coldforge tune {OPERATOR} first"),
+        (["--bundle", "x.zip"], "nothing to freeze"),
+        (["no_such_operator"], "unknown operator 'no_such_operator'"),
+        (["--from", "no-such-file.zip"], "cannot read no-such-file.zip"),
+    ],
+)
+def test_bad_usage(own: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
+    assert line in call(capsys, "freeze", *arguments, code=2)
+
+
+def test_build_with_nothing_frozen(capfd: pytest.CaptureFixture[str]) -> None:
+    from coldforge.codegen.freeze import GENERATED
+
+    if load_winners(GENERATED):
+        pytest.skip("the repository has frozen kernels")
+    assert run(["build", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["status"] == "ok"
+    assert run(["build"]) == 0
+    assert "run coldforge tune OP, then coldforge freeze OP" in capfd.readouterr().out

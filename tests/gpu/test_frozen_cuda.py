@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen cubins on a GPU: on PyTorch's stream, from any thread, also while a graph is captured."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from coldforge.codegen.compile import Cache, compile_source
+from coldforge.codegen.freeze import Winner
+from coldforge.codegen.render import KernelSource
+from coldforge.codegen.target import cuda_target
+
+pytestmark = [pytest.mark.gpu, pytest.mark.build]
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+
+# One output a thread. It passes through dynamic shared memory, more of it than is allowed unasked, and
+# through the workspace, so a missing one faults.
+NAIVE_CU = r"""
+struct Args {
+  const float *x, *weight, *bias;
+  float *y, *workspace;
+  long long N, H, W, H_out, W_out;
+  double divisor, negative_slope;
+};
+extern "C" __global__ void coldforge_kernel(const __grid_constant__ Args a) {
+  constexpr long long C = %(C_in)d, K = %(C_out)d, R = %(R)d, S = %(S)d;
+  extern __shared__ float staged[];
+  const long long count = a.N * K * a.H_out * a.W_out;
+  for (long long block = blockIdx.x; block * blockDim.x < count; block += gridDim.x) {
+    const long long o = block * blockDim.x + threadIdx.x;
+    float v = 0.0f;
+    if (o < count) {
+      const long long j = o %% a.W_out, i = o / a.W_out %% a.H_out, k = o / (a.W_out * a.H_out) %% K,
+                      n = o / (a.W_out * a.H_out * K);
+      v = a.bias ? a.bias[k] : 0.0f;
+      for (long long c = 0; c < C; ++c)
+        for (long long r = 0; r < R; ++r)
+          for (long long s = 0; s < S; ++s)
+            v += a.x[((n * C + c) * a.H + i + r) * a.W + j + s] * a.weight[((k * C + c) * R + r) * S + s];
+      v = v / float(a.divisor);
+      v = v > 0.0f ? v : v * float(a.negative_slope);
+    }
+    staged[%(SHARED)d / 4 - blockDim.x + threadIdx.x] = v + %(error)sf;
+    __syncthreads();
+    if (o < count) {
+      a.workspace[o] = staged[%(SHARED)d / 4 - blockDim.x + threadIdx.x];
+      a.y[o] = a.workspace[o];
+    }
+    __syncthreads();
+  }
+}
+"""
+SHARED_BYTES = 64 * 1024
+MAJOR, MINOR = torch.cuda.get_device_capability()
+HERE = f"sm_{MAJOR}{MINOR}"
+WinnerFactory = Callable[..., Winner]
+
+
+def winner(
+    naive_winner: WinnerFactory,
+    folder: Path,
+    shape: dict[str, int],
+    *,
+    arch: str = HERE,
+    error: float = 0.0,
+    **changes: Any,
+) -> Winner:
+    """A cuda winner of the naive kernel, compiled here."""
+    base = naive_winner(shape)
+    numbers = {**base.specialisation, "SHARED": SHARED_BYTES, "error": repr(error)}
+    text = f"// {arch}\n" + NAIVE_CU % numbers
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    name = f"{base.operator}_naive_{arch}_{digest[:8]}"
+    target = cuda_target(arch, torch.cuda.get_device_name())
+    source = KernelSource(text, "coldforge_kernel", digest, name, "cuda")
+    artifact = compile_source(source, target, Cache(folder / "cache"))
+    fields = {
+        "target": target.to_dict(),
+        "source_text": text,
+        "source_digest": digest,
+        "source_name": name,
+        "binary": artifact.path.read_bytes(),
+        "compiler": artifact.compiler,
+        "flags": artifact.flags,
+        "config": {"BLOCK": 128},
+        "derived": {"BLOCKS": "ceil_div(N * C_out * H_out * W_out, BLOCK)"},
+        "launch": {
+            "grid": "min(BLOCKS, sm_count * 8)",
+            "block": "BLOCK",
+            "shared_bytes": str(SHARED_BYTES),
+            "workspace_bytes": "N * C_out * H_out * W_out * 4",
+        },
+    }
+    values = {n: getattr(base, n) for n in Winner.__dataclass_fields__}
+    return Winner(**{**values, **fields, **changes})
+
+
+@pytest.fixture(scope="module")
+def package(
+    tmp_path_factory: pytest.TempPathFactory,
+    naive_winner: WinnerFactory,
+    frozen_package: Callable[..., ModuleType],
+) -> ModuleType:
+    folder = tmp_path_factory.mktemp("cuda")
+    other = "sm_80" if HERE != "sm_80" else "sm_90"
+    winners = [
+        winner(naive_winner, folder, {"C_out": 6}),
+        winner(naive_winner, folder, {"C_out": 5}),
+        winner(naive_winner, folder, {"C_out": 4}, verified=False),
+        winner(naive_winner, folder, {"C_out": 3}, verified=False, error=0.5),
+        winner(naive_winner, folder, {"C_out": 7}, arch=other),
+        naive_winner({"C_out": 6}),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return frozen_package(folder, "cf_gpu_package", winners, check=False)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_warnings(package: ModuleType) -> None:
+    package.runtime.fallback.forget_warnings()
+
+
+def inputs(n: int = 2, h: int = 20, w: int = 24, k: int = 6, *, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(seed)
+    shapes = [(n, 8, h, w), (k, 8, 3, 3), (k,)]
+    return tuple(torch.randn(*shape, generator=g).cuda() for shape in shapes)
+
+
+def expected(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    x, weight, bias = (t.double().cpu() for t in (x, weight, bias))
+    return F.leaky_relu(F.conv2d(x, weight, bias) / 2.0, 0.01)
+
+
+def close(out: torch.Tensor, want: torch.Tensor) -> bool:
+    return out.shape == want.shape and bool((out.double().cpu() - want).abs().max() < 1e-4)
+
+
+def last(package: ModuleType) -> str:
+    return str(package.runtime.package.STATE.extension.last())
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 3), (2, 20, 24), (3, 65, 7), (9, 130, 131), (0, 20, 20)])
+def test_any_size(package: ModuleType, shape: tuple[int, int, int]) -> None:
+    tensors = inputs(*shape)
+    out = package.conv2d_divide_leaky_relu(*tensors)
+    want = expected(*tensors) if shape[0] else torch.empty(0, 6, 18, 18)
+    assert out.shape == want.shape
+    assert shape[0] == 0 or close(out, want)
+    assert last(package).endswith(f"@{HERE}")
+
+
+def test_layouts(package: ModuleType) -> None:
+    x, weight, bias = inputs()
+    want = expected(x, weight, bias)
+    odd = torch.empty(x.numel() + 1, device="cuda")[1:].view(x.shape).copy_(x)
+    for case in (x.to(memory_format=torch.channels_last), odd):
+        assert close(package.conv2d_divide_leaky_relu(case, weight, bias), want)
+        assert last(package).endswith(f"@{HERE}")
+
+
+def test_side_stream_and_threads(package: ModuleType) -> None:
+    results: list[bool] = []
+
+    def work(seed: int) -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            x, weight, bias = inputs(seed=seed)
+            for step in range(20):
+                # The input is made on this stream just before: on another stream it would be read too soon.
+                torch.cuda._sleep(200_000)
+                scaled = x * (step + 1)
+                out = package.conv2d_divide_leaky_relu(scaled, weight, bias)
+                results.append(close(out, expected(scaled, weight, bias)) and HERE in last(package))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 80
+
+
+def test_cuda_graph(package: ModuleType) -> None:
+    # C_out = 5 is called here first: the cubin is loaded while the capture is on.
+    x, weight, bias = inputs(k=5)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = package.conv2d_divide_leaky_relu(x, weight, bias)
+    for seed in (1, 2):
+        x.copy_(inputs(k=5, seed=seed)[0])
+        graph.replay()
+        torch.cuda.synchronize()
+        assert close(out, expected(x, weight, bias))
+
+
+def test_not_verified_until_checked(package: ModuleType) -> None:
+    op = package.conv2d_divide_leaky_relu
+    tensors = inputs(k=4)
+    assert close(op(*tensors), expected(*tensors))
+    assert last(package).endswith(f"@{HERE}")  # the build checked it on this GPU
+    tensors = inputs(k=3)
+    with pytest.warns(RuntimeWarning, match="not verified on this machine"):
+        out = op(*tensors)  # it adds 0.5
+    torch.backends.cudnn.allow_tf32 = False
+    assert float((out.double().cpu() - expected(*tensors)).abs().max()) < 0.05
+
+
+def test_another_architecture_is_not_taken(package: ModuleType) -> None:
+    with pytest.warns(RuntimeWarning, match=f"no frozen kernel covers {HERE}"):
+        package.conv2d_divide_leaky_relu(*inputs(k=7))
+    assert last(package) == "None"
+
+
+def test_cpu_and_cuda_in_one_process(package: ModuleType) -> None:
+    tensors = inputs()
+    host = tuple(t.cpu() for t in tensors)
+    assert close(package.conv2d_divide_leaky_relu(*host), expected(*tensors))
+    assert "@x86-64" in last(package)
+    with pytest.raises(ValueError, match="weight is on cpu, but x is on cuda:0"):
+        package.conv2d_divide_leaky_relu(tensors[0], host[1], tensors[2])
+
+
+def test_module_and_compile(package: ModuleType) -> None:
+    module = package.Conv2dDivideLeakyReLU(8, 6, 3, device="cuda")
+    x = inputs()[0]
+    with torch.no_grad():
+        want = module(x)
+        assert last(package).endswith(f"@{HERE}")
+        assert torch.equal(torch.compile(module, fullgraph=True)(x), want)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_tensor_of_another_device(package: ModuleType) -> None:
+    tensors = tuple(t.to("cuda:1") for t in inputs())
+    out = package.conv2d_divide_leaky_relu(*tensors)
+    assert out.device == torch.device("cuda:1")
+    assert close(out, expected(*tensors))
+    assert torch.cuda.current_device() == 0
