@@ -102,7 +102,7 @@ def test_render_is_pure_and_named_by_content(toy) -> None:
         "void* workspace;",
         "long long H_out;",
         "double divisor;",
-        "v = v / divisor;",
+        "1.0f / (divisor",
         "X = 16, T = 128, C = 8",
     ):
         assert text in source.text
