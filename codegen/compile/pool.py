@@ -61,6 +61,7 @@ def _serve(connection: Connection, root: Path) -> None:
             except Exception as error:
                 answer = CompileError(f"{request.source.name}: {type(error).__name__}: {error}")
             connection.send(answer)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to unwind
 
 
 class _Worker:
@@ -84,8 +85,11 @@ class _Worker:
 
     def stop(self) -> None:
         self.connection.close()
-        self.process.terminate()
-        self.process.join(2.0)
+        if self.index is None:
+            self.process.join(2.0)  # an idle process sees the end of the pipe and leaves
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join(2.0)
         if self.process.is_alive():  # inside native code, deaf to SIGTERM
             self.process.kill()
             self.process.join()
