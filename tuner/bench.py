@@ -153,15 +153,20 @@ def _times(values: list[float], warm: list[float]) -> dict[str, Any]:
 
 
 def _speedups(names: list[str], timed: Mapping[int, list[float]]) -> dict[str, Any]:
-    """Peer's median over the frozen kernel's, and the interval of the paired ratio."""
+    """How many times the frozen kernel's time each peer takes: the median over the rounds, and its interval.
+
+    Ratios are taken within a round: on a shared machine the load of a moment falls on both, and cancels.
+    """
     import statistics
 
     from .measure import ratio_interval
 
     base = timed[0]
-    peers = {index: values for index, values in timed.items() if index != 0}
-    ratios = {names[i]: statistics.median(values) / statistics.median(base) for i, values in peers.items()}
-    intervals = {names[i]: ratio_interval(values, base).to_list() for i, values in peers.items()}
+    ratios, intervals = {}, {}
+    for index, values in timed.items():
+        if index:
+            ratios[names[index]] = statistics.median(v / b for v, b in zip(values, base, strict=True))
+            intervals[names[index]] = ratio_interval(values, base).to_list()
     return {"speedup": ratios, "speedup_ci95": intervals}
 
 

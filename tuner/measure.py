@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .devices.base import Call, Device
 
 BOOTSTRAP_DRAWS = 2000
+LEAST_ROUNDS, MOST_ROUNDS = 11, 301
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def interleave(
     Args:
         device: Where they run.
         contestants: For each the calls that are taken in rotation.
-        budget_ms: What the rounds may take together; at least 11 rounds are held whatever it says.
+        budget_ms: What the rounds may take together; LEAST_ROUNDS are held whatever it says.
         seed: Of the orders.
 
     Returns:
@@ -118,7 +119,7 @@ def interleave(
     for calls in contestants:
         device.sample_ms(calls, 2, cold=False)
         round_ms += device.sample_ms(calls, 1, cold=cold)[0]
-    rounds = min(max(int(budget_ms / max(round_ms, 1e-6)), 11), 101)
+    rounds = min(max(int(budget_ms / max(round_ms, 1e-6)), LEAST_ROUNDS), MOST_ROUNDS)
     order = np.random.default_rng(seed)
     samples: list[list[float]] = [[] for _ in contestants]
     for turn in range(rounds):

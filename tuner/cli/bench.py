@@ -63,7 +63,7 @@ def _show(found: dict[str, Any]) -> None:
 
     cache = "cold" if found["cold"] else "warm"
     title = f"{found['operator']} {found['workload']} on {found['device']} ({cache} cache)"
-    table = Table(title=title, caption=f"{found['variant']}; floor {found['floor_ms']:.4g} ms", min_width=60)
+    table = Table(title=title, caption=f"{found['variant']}; floor {found['floor_ms']:.4g} ms", min_width=88)
     table.add_column("")
     for name in ("ms", "95% interval", "frozen is faster by", "rel. L2 error"):
         table.add_column(name, justify="right")
