@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An NVIDIA GPU as a device: cubins launched through the driver on PyTorch's current stream.
+
+PyTorch owns the memory and the primary context; kernels are loaded into that context. Foreign error codes are
+told apart here and nowhere else: a refusal of one kernel, or a fault after which the process is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...codegen.errors import TargetUnavailable, ToolMissing
+from .base import Call, Device, DeviceFault, LaunchRefused, MathMode, pack_arguments
+from .nvml import readings
+
+if TYPE_CHECKING:
+    from ...codegen.compile.artifact import Artifact
+    from ...codegen.settings import Settings
+    from ...codegen.space import Launch
+    from ...codegen.target import Target
+
+ENTRY = b"coldforge_kernel"
+PLAIN_SHARED_BYTES = 48 * 1024
+"""Dynamic shared memory beyond this has to be asked for."""
+FLUSH_FACTOR = 3
+"""A flush reads this many times the L2, which is not a strict least-recently-used cache."""
+SETTLE_LIMIT_S = 1.0
+SETTLE_SPREAD = 0.02
+_HOLD_S_PER_CALL, _HOLD_LIMIT_S = 100e-6, 20e-3
+_CYCLES_PER_S = 2e9
+
+# Answers that say no to one kernel and leave the context as it was. Everything else is a fault.
+_REFUSALS = frozenset(
+    {
+        "CUDA_ERROR_INVALID_VALUE",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "CUDA_ERROR_INVALID_IMAGE",
+        "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        "CUDA_ERROR_INVALID_SOURCE",
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED",
+        "CUDA_ERROR_NOT_FOUND",
+        "CUDA_ERROR_NOT_SUPPORTED",
+        "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    }
+)
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A loaded cubin and its entry function (driver handles)."""
+
+    module: Any
+    function: Any
+    name: str
+
+
+class CudaDevice(Device):
+    """The GPU that PyTorch calls cuda:0 in this process."""
+
+    kind = "cuda"
+    alignment_bytes = 256
+    cold_headline = True
+
+    def __init__(self, target: Target, settings: Settings) -> None:
+        """Makes the context.
+
+        Raises:
+            TargetUnavailable: PyTorch sees no GPU.
+            ToolMissing: cuda-bindings is not installed.
+        """
+        super().__init__(target, settings)
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise ToolMissing(
+                f"launching needs the package cuda-bindings ({error}); pip install 'coldforge[cuda]'"
+            ) from error
+        if not torch.cuda.is_available():
+            raise TargetUnavailable("PyTorch sees no CUDA device; use --target cpu")
+        self._driver = driver
+        self.torch_device = torch.device("cuda", torch.cuda.current_device())
+        self._flush_buffer: torch.Tensor | None = None
+        self._flush_result = torch.zeros(
+            (), device=self.torch_device
+        )  # the first allocation makes the context
+        torch.cuda.synchronize(self.torch_device)
+
+    # --- kernels ---
+
+    def load(self, artifact: Artifact) -> CudaKernel:
+        module = self._asked(artifact.name, self._driver.cuModuleLoadData(artifact.path.read_bytes()))
+        try:
+            function = self._asked(artifact.name, self._driver.cuModuleGetFunction(module, ENTRY))
+        except LaunchRefused:
+            self._driver.cuModuleUnload(module)
+            raise
+        return CudaKernel(module, function, artifact.name)
+
+    def unload(self, kernel: CudaKernel) -> None:
+        self._asked(kernel.name, self._driver.cuModuleUnload(kernel.module))
+
+    def bind(
+        self,
+        kernel: CudaKernel,
+        launch: Launch,
+        tensors: Sequence[torch.Tensor | None],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+    ) -> Call:
+        self._allow(kernel, launch)
+        packed = pack_arguments(tensors, sizes, scalars)
+        arguments = ctypes.create_string_buffer(packed, len(packed))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+        address = ctypes.addressof(pointers)
+        driver, device = self._driver, self.torch_device
+        shape = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
+
+        def call(_alive: object = (tensors, arguments, pointers)) -> None:
+            stream = torch.cuda.current_stream(device).cuda_stream
+            answer = driver.cuLaunchKernel(kernel.function, *shape, stream, address, 0)
+            self._asked(kernel.name, answer)
+
+        return call
+
+    def _allow(self, kernel: CudaKernel, launch: Launch) -> None:
+        """Checks the launch against the device and asks for large shared memory."""
+        limits = self.target.attributes
+        if not 1 <= launch.grid <= limits["max_grid"]:
+            raise LaunchRefused(f"{kernel.name}: a grid of {launch.grid} blocks; 1 to {limits['max_grid']}")
+        attribute = self._driver.CUfunction_attribute
+        most = self._asked(
+            kernel.name,
+            self._driver.cuFuncGetAttribute(
+                attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel.function
+            ),
+        )
+        if not 1 <= launch.block <= most:
+            raise LaunchRefused(f"{kernel.name}: {launch.block} threads a block; it allows 1 to {most}")
+        if launch.shared_bytes > limits["max_shared_bytes"]:
+            raise LaunchRefused(
+                f"{kernel.name}: {launch.shared_bytes} bytes of shared memory a block; "
+                f"the device allows {limits['max_shared_bytes']}"
+            )
+        if launch.shared_bytes > PLAIN_SHARED_BYTES:
+            large = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            answer = self._driver.cuFuncSetAttribute(kernel.function, large, launch.shared_bytes)
+            self._asked(kernel.name, answer)
+
+    def _asked(self, name: str, answer: tuple[Any, ...]) -> Any:
+        """The value of a driver call's answer (status, value).
+
+        Raises:
+            LaunchRefused: The driver said no and nothing broke.
+            DeviceFault: The context is lost.
+        """
+        status = answer[0]
+        if int(status) != 0:
+            text = getattr(status, "name", str(status))
+            if text in _REFUSALS:
+                raise LaunchRefused(f"{name}: {text}")
+            raise DeviceFault(f"{name}: {text}")
+        return answer[1] if len(answer) > 1 else None
+
+    def synchronize(self) -> None:
+        self._asked("waiting for the device", self._driver.cuCtxSynchronize())
+
+    # --- timing ---
+
+    def sample_ms(self, calls: Sequence[Call], count: int, *, cold: bool) -> list[float]:
+        """See `Device.sample_ms`.
+
+        All samples are enqueued before the first is waited for, behind a pause that gives this process a head
+        start: the device then never waits between an event and its kernel, and launch overhead stays outside.
+        """
+        with self._faults():
+            if cold:
+                self._flush_source()
+            torch.cuda._sleep(int(min(_HOLD_LIMIT_S, count * _HOLD_S_PER_CALL) * _CYCLES_PER_S))
+            events = []
+            for index in range(count):
+                if cold:
+                    self.flush()
+                start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                calls[index % len(calls)]()
+                stop.record()
+                events.append((start, stop))
+            self.synchronize()
+            return [start.elapsed_time(stop) for start, stop in events]
+
+    def flush(self) -> None:
+        """Reads a buffer larger than the L2. A written one would leave lines that the next kernel has to
+        write back."""
+        torch.sum(self._flush_source(), dim=0, out=self._flush_result)
+
+    def _flush_source(self) -> torch.Tensor:
+        if self._flush_buffer is None:
+            count = FLUSH_FACTOR * self.target.attributes["l2_bytes"] // 4
+            self._flush_buffer = torch.ones(count, device=self.torch_device)
+        return self._flush_buffer
+
+    def settle(self) -> None:
+        """Multiplies matrices until the time of it is steady, a second at the most."""
+        with self._faults():
+            a = torch.randn(4096, 4096, device=self.torch_device)
+            out = torch.empty_like(a)
+        end = time.monotonic() + SETTLE_LIMIT_S
+        before = 0.0
+        while time.monotonic() < end:
+            samples = self.sample_ms([lambda: torch.mm(a, a, out=out)], 20, cold=False)
+            now = statistics.median(samples)
+            if abs(now - before) <= SETTLE_SPREAD * now:
+                return
+            before = now
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        """PyTorch may be the first to notice a kernel's fault: its error becomes a DeviceFault."""
+        try:
+            yield
+        except RuntimeError:
+            self.synchronize()
+            raise
+
+    # --- what it is ---
+
+    def facts(self) -> dict[str, Any]:
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        place = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
+        return {
+            "model": properties.name,
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "arch": self.target.arch,
+            **readings("{:08x}:{:02x}:{:02x}.0".format(*place)),
+        }
+
+    def math_modes(self, dtype: str) -> tuple[MathMode, ...]:
+        if dtype != "fp32":
+            return super().math_modes(dtype)
+        return (
+            MathMode("", "fp32", lambda: _tf32_allowed(False)),
+            MathMode("_tf32", "tf32", lambda: _tf32_allowed(True)),
+        )
+
+
+@contextlib.contextmanager
+def _tf32_allowed(allowed: bool) -> Iterator[None]:
+    """Lets the libraries round fp32 operands to TF32, or forbids it (cuDNN's default is to do it)."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32, cudnn.allow_tf32 = allowed, allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
