@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from ...codegen.catalogue import catalogue
 from ...codegen.dtypes import precision_named
-from ...codegen.errors import ColdforgeError
+from ...codegen.errors import ColdforgeError, InputError
 from ...codegen.settings import load_settings
 from ...codegen.target import detect
 from . import options
@@ -23,6 +25,10 @@ from .output import print_json
 @options.shape_option
 @options.dtype_option
 @click.option("--precision", metavar="P", help="Error class of the frozen kernel [default: the dtype's own].")
+@click.option(
+    "--package", metavar="NAME", help="A package that `freeze --package` wrote, in place of generated/."
+)
+@click.option("--out", metavar="DIR", help="The folder that holds NAME.")
 @options.json_option
 def command(
     operator: str,
@@ -31,6 +37,8 @@ def command(
     shape: str | None,
     dtype: str,
     precision: str | None,
+    package: str | None,
+    out: str | None,
     as_json: bool,
 ) -> None:
     """Time the frozen kernel of OP against PyTorch eager and torch.compile, interleaved.
@@ -47,7 +55,13 @@ def command(
     settings = load_settings()
     console = Console(stderr=True)
     with console.status(f"timing {operator} on {device.device}: frozen, eager, compile"):
-        found = bench(problem, device, settings, precision=precision_named(precision, problem.dtype))
+        found = bench(
+            problem,
+            device,
+            settings,
+            precision=precision_named(precision, problem.dtype),
+            package=_importable(package, out),
+        )
     if as_json:
         print_json(found)
     else:
@@ -55,6 +69,19 @@ def command(
     if found["status"] != "ok":
         ratio = found["rows"][0]["bound_ratio"]
         raise ColdforgeError(f"the frozen kernel is wrong: {ratio:.3g} times its bound")
+
+
+def _importable(package: str | None, out: str | None) -> str:
+    """The package's import name; its folder is put on the path, which the worker inherits."""
+    if (package is None) != (out is None):
+        raise InputError("--package NAME and --out DIR go together")
+    if package is None or out is None:
+        return "coldforge.generated"
+    folder = Path(out).absolute()
+    if not (folder / package / "manifest.json").is_file():
+        raise InputError(f"{folder / package} is not a package of frozen kernels")
+    sys.path.insert(0, str(folder))
+    return package
 
 
 def _show(found: dict[str, Any]) -> None:
