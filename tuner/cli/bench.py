@@ -25,9 +25,7 @@ from .output import print_json
 @options.shape_option
 @options.dtype_option
 @click.option("--precision", metavar="P", help="Error class of the frozen kernel [default: the dtype's own].")
-@click.option(
-    "--package", metavar="NAME", help="A package that `freeze --package` wrote, in place of generated/."
-)
+@click.option("--package", metavar="NAME", help="A package of `freeze --package`, not generated/.")
 @click.option("--out", metavar="DIR", help="The folder that holds NAME.")
 @options.json_option
 def command(
