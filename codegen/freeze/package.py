@@ -156,7 +156,8 @@ def check_winner(winner: Winner, known: Catalogue) -> None:
     level_of(winner.arch)
     if (winner.binary is None) == (winner.kind == "cuda"):
         raise InputError(f"entry {winner.name}: a cuda winner has a binary and a cpu winner none")
-    source_path(winner), entry_units(winner), cuda_major(winner)  # each refuses what it cannot take
+    for refuses in (source_path, entry_units, cuda_major):
+        refuses(winner)
     missing = [n for n in Signature(operator).fixed_names if n not in winner.specialisation]
     if missing:
         raise InputError(f"entry {winner.name}: the specialisation lacks {missing[0]}")

@@ -36,8 +36,7 @@ inline double eps_of_dtype(DType dtype) {
   }
 }
 
-// The arguments, read but not taken: they stay on the stack until `release` (or until the reference takes
-// them).
+// The arguments. They stay on the stack, and are freed with the call unless the reference takes them over.
 class Call {
  public:
   Call(const Operator& op, StableIValue* stack) : op_(op), stack_(stack) {
@@ -47,6 +46,18 @@ class Call {
       scalars_.push_back(torch::stable::detail::to<double>(*next));
     for (int i = 0; i < op.attribute_count; ++i, ++next) read_attribute(*next, op.attribute_length[i]);
     precision_ = read_string(*next);
+  }
+
+  ~Call() {
+    if (owned_) release();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // The stack's values, which the caller owns from here on.
+  std::vector<StableIValue> take() {
+    owned_ = false;
+    return std::vector<StableIValue>(stack_, stack_ + stack_size());
   }
 
   int stack_size() const { return op_.tensor_count + op_.scalar_count + op_.attribute_count + 1; }
@@ -76,23 +87,6 @@ class Call {
     if (!attributes_fit_) return "an attribute has another length";
     const char* why = op_.bind(shapes, attributes_.data(), element_bytes, values);
     return why == nullptr ? "" : filled(why, values);
-  }
-
-  // Frees every argument. Called when the call was answered here.
-  void release() {
-    StableIValue* next = stack_;
-    for (int i = 0; i < op_.tensor_count; ++i, ++next) {
-      if (tensors_[i] != nullptr) aoti_torch_delete_tensor_object(tensors_[i]);
-      if (op_.tensor_optional[i]) delete torch::stable::detail::to<StableIValue*>(*next);
-    }
-    next += op_.scalar_count;
-    for (int i = 0; i < op_.attribute_count; ++i, ++next) {
-      if (op_.attribute_length[i] > 0) torch_delete_list(torch::stable::detail::to<StableListHandle>(*next));
-    }
-    if (auto* boxed = torch::stable::detail::to<StableIValue*>(*next)) {
-      torch_delete_string(torch::stable::detail::to<StringHandle>(*boxed));
-      delete boxed;
-    }
   }
 
  private:
@@ -125,6 +119,22 @@ class Call {
     return result;
   }
 
+  void release() {
+    StableIValue* next = stack_;
+    for (int i = 0; i < op_.tensor_count; ++i, ++next) {
+      if (tensors_[i] != nullptr) aoti_torch_delete_tensor_object(tensors_[i]);
+      if (op_.tensor_optional[i]) delete torch::stable::detail::to<StableIValue*>(*next);
+    }
+    next += op_.scalar_count;
+    for (int i = 0; i < op_.attribute_count; ++i, ++next) {
+      if (op_.attribute_length[i] > 0) torch_delete_list(torch::stable::detail::to<StableListHandle>(*next));
+    }
+    if (auto* boxed = torch::stable::detail::to<StableIValue*>(*next)) {
+      torch_delete_string(torch::stable::detail::to<StringHandle>(*boxed));
+      delete boxed;
+    }
+  }
+
   void read_attribute(StableIValue value, int length) {
     if (length == 0) {
       attributes_.push_back(torch::stable::detail::to<int64_t>(value));
@@ -143,6 +153,7 @@ class Call {
 
   const Operator& op_;
   StableIValue* stack_;
+  bool owned_ = true;
   AtenTensorHandle tensors_[kMaxTensors] = {};
   std::vector<double> scalars_;
   std::vector<int64_t> attributes_;

@@ -21,14 +21,13 @@ inline const char* dtype_name(DType dtype) {
   return names[static_cast<int>(dtype)];
 }
 
-// Calls `<op>_reference`, which takes the same arguments and the reason. It owns them from here on.
-inline void run_reference(const Operator& op, StableIValue* stack, int stack_size,
-                          const std::string& reason) {
+// Calls `<op>_reference`, which takes the same arguments and the reason, and owns them from here on.
+inline StableIValue run_reference(const Operator& op, Call& call, const std::string& reason) {
   last_variant() = -1;
-  std::vector<StableIValue> arguments(stack, stack + stack_size);
+  std::vector<StableIValue> arguments = call.take();
   arguments.push_back(torch::stable::detail::from(reason));
   check(torch_call_dispatcher(op.reference_name, "", arguments.data(), TORCH_ABI_VERSION), op.reference_name);
-  stack[0] = arguments[0];
+  return arguments[0];
 }
 
 // What a missing entry would have to cover, e.g. "cpu (AMD EPYC), fp32: C_in=8 C_out=64".
@@ -137,14 +136,15 @@ inline Answer answer(const Operator& op, const Call& call) {
 
 template <const Operator& op>
 void boxed(StableIValue* stack, uint64_t, uint64_t) {
-  Call call(op, stack);
-  Answer result = answer(op, call);
-  if (result.output == nullptr) {
-    run_reference(op, stack, call.stack_size(), result.reason);
-    return;
+  // The arguments stand on the same stack: it is written once the call has let go of them.
+  StableIValue output = 0;
+  {
+    Call call(op, stack);
+    Answer result = answer(op, call);
+    output = result.output == nullptr ? run_reference(op, call, result.reason)
+                                      : torch::stable::detail::from(result.output.release());
   }
-  call.release();
-  stack[0] = torch::stable::detail::from(result.output.release());
+  stack[0] = output;
 }
 
 }  // namespace
