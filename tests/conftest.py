@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.catalogue import Catalogue, catalogue
 from coldforge.codegen.compile.host import compile_flags
 from coldforge.codegen.freeze import Winner, freeze
+from coldforge.codegen.operator import Operator
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.target import cpu_target_for, cuda_target
 
@@ -23,10 +24,10 @@ NAIVE_CPP = r"""
 #include <cstdint>
 namespace {
 struct Args {
-  const float *x, *weight, *bias;
+  const float *x, *weight, *bias%(vectors)s;
   float* y;
   int64_t N, H, W, H_out, W_out;
-  double divisor, negative_slope;
+  double %(scalars)s;
 };
 constexpr int64_t C = %(C_in)d, K = %(C_out)d, R = %(R)d, S = %(S)d;
 }  // namespace
@@ -45,13 +46,13 @@ extern "C" void coldforge_kernel(int64_t begin, int64_t end, void* raw) {
               if (h < 0 || h >= a.H || w < 0 || w >= a.W) continue;
               v += a.x[((n * C + c) * a.H + h) * a.W + w] * a.weight[((k * C + c) * R + r) * S + s];
             }
-        v = v / float(a.divisor);
-        v = v > 0.0f ? v : v * float(a.negative_slope);
+        %(epilogue)s
         a.y[((n * K + k) * a.H_out + i) * a.W_out + j] = v + %(error)sf;
       }
   }
 }
 """
+EPILOGUE = "v = v / float(a.divisor); v = v > 0.0f ? v : v * float(a.negative_slope);"
 
 WinnerFactory = Callable[..., Winner]
 
@@ -64,18 +65,27 @@ def naive_cpp_winner(
     time_ms: float = 1.0,
     error: float = 0.0,
     workload: str = "small",
+    declared: Operator | None = None,
+    epilogue: str = EPILOGUE,
     **changes: Any,
 ) -> Winner:
-    """A cpu winner of conv2d_divide_leaky_relu.
+    """A cpu winner of conv2d_divide_leaky_relu, or of another operator of its family.
 
     Args:
         shape: fields over the workload; 8 channels in, 6 out when not given.
         error: added to every output.
+        epilogue: the operator's chain as statements on `v`, for channel `k` and arguments `a`.
         changes: fields of the winner.
     """
-    operator = catalogue().operator("conv2d_divide_leaky_relu")
+    operator = declared or catalogue().operator("conv2d_divide_leaky_relu")
     problem = make_problem(operator, workload, {"C_out": 6, **(shape or {})})
-    text = f"// {arch} {device}\n" + NAIVE_CPP % {**problem.constants, "error": repr(float(error))}
+    words = {
+        "vectors": "".join(f", *{name}" for name in operator.channel_vectors),
+        "scalars": ", ".join(operator.scalars),
+        "epilogue": epilogue,
+        "error": repr(float(error)),
+    }
+    text = f"// {arch} {device}\n" + NAIVE_CPP % {**problem.constants, **words}
     digest = hashlib.sha256(text.encode()).hexdigest()
     target = {**cpu_target_for(arch).to_dict(), "device": device}
     fields: dict[str, Any] = {
@@ -150,8 +160,15 @@ def frozen_package() -> Callable[..., ModuleType]:
     With ``check=False`` variants may be wrong.
     """
 
-    def make(folder: Path, name: str, winners: Sequence[Winner], *, check: bool = True) -> ModuleType:
-        freeze(winners, folder / name, name)
+    def make(
+        folder: Path,
+        name: str,
+        winners: Sequence[Winner],
+        *,
+        check: bool = True,
+        declared: Catalogue | None = None,
+    ) -> ModuleType:
+        freeze(winners, folder / name, name, declared=declared)
         command = [sys.executable, "-m", f"{name}.runtime"]
         run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
         assert run.returncode == 0 or not check, run.stdout + run.stderr

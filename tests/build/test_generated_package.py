@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.freeze import Winner
 from coldforge.codegen.target import cpu_target
 
@@ -21,11 +22,34 @@ pytestmark = pytest.mark.build
 Frozen = Callable[..., ModuleType]
 
 
+GAIN = """
+operator: conv2d_gain
+family: conv2d
+summary: a gain for each channel, then a cap
+module: Conv2dGain
+channel_vectors: [gain]
+scalars: {cap: 1.5}
+epilogue:
+  - mul: gain
+  - clamp: {min: -0.25, max: cap}
+workloads:
+  small: {N: 2, C_in: 8, H: 16, W: 16, C_out: 6, kernel_size: 3}
+"""
+
+
 @pytest.fixture(scope="module")
 def package(
     tmp_path_factory: pytest.TempPathFactory, naive_winner: Callable[..., Winner], frozen_package: Frozen
 ) -> ModuleType:
     here = cpu_target()
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "templates" / "operators").mkdir(parents=True)
+    (folder / "templates" / "operators" / "conv2d_gain.yaml").write_text(GAIN)
+    declared = catalogue(folder / "templates")
+    gain = {
+        "declared": declared.operator("conv2d_gain"),
+        "epilogue": "v *= a.gain[k]; v = v < -0.25f ? -0.25f : v > float(a.cap) ? float(a.cap) : v;",
+    }
     winners = [
         naive_winner({"N": 4}, arch="x86-64-v3"),
         naive_winner({"N": 1, "H": 256, "W": 256}, arch="x86-64-v3"),
@@ -34,8 +58,9 @@ def package(
         naive_winner(workload="unbiased"),
         naive_winner({"kernel_size": 1}, precision="tf32"),
         naive_winner({"kernel_size": 5}, arch="x86-64-v4"),
+        naive_winner(**gain),
     ]
-    return frozen_package(tmp_path_factory.mktemp("packages"), "cf_test_package", winners)
+    return frozen_package(folder, "cf_test_package", winners, declared=declared)
 
 
 @pytest.fixture(autouse=True)
@@ -236,6 +261,26 @@ def test_module_is_conv2d_with_an_epilogue(package: ModuleType) -> None:
     assert bare.weight.dtype == torch.float64
     with pytest.raises(ValueError, match="out_channels must be at least 1"):
         package.Conv2dDivideLeakyReLU(8, 0, 3)
+
+
+def test_an_operator_declared_in_yaml_alone(package: ModuleType) -> None:
+    x, weight, bias = inputs()
+    gain = torch.linspace(0.5, 3.0, 6)
+    want = (F.conv2d(x.double(), weight.double(), bias.double()) * gain.view(1, -1, 1, 1)).clamp(-0.25, 2.0)
+    assert close(package.conv2d_gain(x, weight, bias, gain, 2.0), want)
+    assert last(package) is not None
+    with pytest.raises(ValueError, match=r"gain has shape \[5\]"):
+        package.conv2d_gain(x, weight, bias, gain[:5])
+    module = package.Conv2dGain(8, 6, 3)
+    assert list(module.state_dict()) == ["weight", "bias", "gain"]
+    assert torch.equal(module.gain, torch.ones(6))
+    with torch.no_grad():
+        want = F.conv2d(x.double(), module.weight.double(), module.bias.double()).clamp(-0.25, 1.5)
+        assert close(module(x), want)
+    # The reference, where nothing fits.
+    with pytest.warns(RuntimeWarning, match="conv2d_gain runs the PyTorch reference"):
+        out = package.conv2d_gain(x, weight, bias, gain, stride=2)
+    assert out.shape == (2, 6, 9, 11)
 
 
 def test_a_fresh_thread(package: ModuleType) -> None:
