@@ -133,7 +133,7 @@ def _operator(
 
 
 def _entry(signature: Signature, winner: Winner, first: int, count: int) -> dict[str, Any]:
-    locals_, launch = _launch(signature, winner)
+    locals_, launch = launch_code(signature, winner)
     values = signature_values(signature, winner)
     return {
         "name": winner.name,
@@ -163,7 +163,7 @@ def signature_values(signature: Signature, winner: Winner) -> dict[str, Value]:
     return values
 
 
-def _launch(signature: Signature, winner: Winner) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
+def launch_code(signature: Signature, winner: Winner) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
     """C++ locals and assignments that compute the launch geometry from the run-time sizes."""
     late = {name: f"_v[Value::{name}]" for name in signature.late_names}
     values = signature_values(signature, winner)
@@ -182,7 +182,9 @@ def _launch(signature: Signature, winner: Winner) -> tuple[list[dict[str, str]],
         n: v for n, v in known.items() if n not in _MACHINE_NAMES or n not in winner.target["attributes"]
     }
     late |= {n: text for n, text in _MACHINE_NAMES.items() if n in winner.target["attributes"]}
-    launch = [(n, fold_to_cpp(text, known, [*late, *_later(computed)])) for n, text in sorted(winner.launch.items())]
+    launch = [
+        (n, fold_to_cpp(text, known, [*late, *_later(computed)])) for n, text in sorted(winner.launch.items())
+    ]
     used = [cpp for _, cpp in launch]
     needed: list[dict[str, str]] = []
     for local in reversed(computed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,10 @@ from coldforge.codegen.expr import parse
 from coldforge.codegen.freeze import GENERATED, Winner
 from coldforge.codegen.freeze.fold import fold_to_cpp
 from coldforge.codegen.freeze.signature import Signature
-from coldforge.codegen.freeze.table import render_table
+from coldforge.codegen.freeze.table import launch_code, render_table
+from coldforge.codegen.problem import make_problem
+from coldforge.codegen.render import render
+from coldforge.codegen.target import Target, cpu_target_for, cuda_target
 
 WinnerFactory = Callable[..., Winner]
 KNOWN = {"TILE": 8, "MODE": "ring", "STEP": -3, "FLAG": True}
@@ -91,3 +94,82 @@ def test_schema_follows_the_declaration() -> None:
         "out_channels": ("C_out",),
         "kernel_size": ("R", "S"),
     }
+
+
+def _launch_program(winners: Sequence[Winner], shapes: Sequence[Mapping[str, int]]) -> str:
+    """A C++ program that prints each winner's launch geometry at each shape, fields sorted by name."""
+    signature = Signature(catalogue().operator(winners[0].operator))
+    values = "\n".join(f"  {{{', '.join(str(shape[n]) for n in LATE_VALUES)}}}," for shape in shapes)
+    functions = []
+    for number, winner in enumerate(winners):
+        locals_, launch = launch_code(signature, winner)
+        lines = [f"  const int64_t {local['name']} = {local['cpp']};" for local in locals_]
+        lines += [f'  printf("%lld ", static_cast<long long>({cpp}));' for _, cpp in launch]
+        functions.append(f"void launch{number}(const int64_t* _v) {{\n" + "\n".join(lines) + "\n}")
+    names = ", ".join(LATE_VALUES)
+    calls = "".join(f'    launch{number}(v); puts("");\n' for number in range(len(winners)))
+    return (
+        '#include <cstdio>\n#include "entry.h"\n#include "expressions.h"\n'
+        f"namespace Value {{ enum {{ {names} }}; }}\nconst coldforge::Machine _machine{{132, 2}};\n"
+        + "\n".join(functions)
+        + f"\nconst int64_t kShapes[][{len(LATE_VALUES)}] = {{\n{values}\n}};\n"
+        + f"int main() {{\n  for (const auto& v : kShapes) {{\n{calls}  }}\n}}\n"
+    )
+
+
+LATE_VALUES = ("N", "H", "W", "H_out", "W_out")
+
+
+@pytest.mark.build
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_real_spaces(tmp_path: Path, naive_winner: WinnerFactory, kind: str) -> None:
+    operator = catalogue().operator("conv2d_divide_leaky_relu")
+    target = cuda_target("sm_90") if kind == "cuda" else cpu_target_for("x86-64-v3")
+    here = {"sm_count": 132} if kind == "cuda" else {"threads": 2}
+    target = Target(target.kind, target.arch, "test", {**target.attributes, **here})
+    problem = make_problem(operator, "seed")
+    draw = random.Random(3)
+    winners, spaces = [], []
+    for space in catalogue().spaces(operator, kind):
+        for config in draw.sample(space.feasible(problem, target), 12):
+            spaces.append((space, config))
+            winners.append(
+                naive_winner(
+                    workload="seed",
+                    shape={"C_out": 64},
+                    target=target.to_dict(),
+                    config=dict(config),
+                    launch={n: e.text for n, e in space.launch_exprs.items()},
+                    derived={n: e.text for n, e in space.derived.items()},
+                )
+            )
+    sizes = [(1, 3, 3), (5, 61, 67), (128, 128, 128), (3, 9, 500)]
+    problems = [problem.with_dims(N=n, H=h, W=w) for n, h, w in sizes]
+    shapes = [{n: int(p.values[n]) for n in LATE_VALUES} for p in problems]
+    (tmp_path / "launch.cpp").write_text(_launch_program(winners, shapes))
+    native = GENERATED / "runtime" / "native"
+    subprocess.run(
+        ["g++", "-std=c++17", f"-I{native}", "launch.cpp", "-o", "launch"], cwd=tmp_path, check=True
+    )
+    run = subprocess.run(["./launch"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    printed = [[int(n) for n in line.split()] for line in run.stdout.splitlines()]
+    wanted = []
+    for shaped in problems:
+        for space, config in spaces:
+            launch = space.launch(shaped, config, target).to_dict()
+            wanted.append([launch[name] for name in sorted(space.launch_exprs)])
+    assert printed == wanted
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_source_does_not_depend_on_run_time_sizes(kind: str) -> None:
+    # Else it would be wrong at every size but the tuned one.
+    operator = catalogue().operator("conv2d_divide_leaky_relu")
+    target = cuda_target("sm_90") if kind == "cuda" else cpu_target_for("x86-64-v3")
+    problem = make_problem(operator, "seed")
+    for space in catalogue().spaces(operator, kind):
+        for config in random.Random(5).sample(space.feasible(problem, target), 10):
+            texts = {
+                render(space, p, config, target).text for p in (problem, problem.with_dims(N=3, H=9, W=500))
+            }
+            assert len(texts) == 1, config.key
