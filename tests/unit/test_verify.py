@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.errors import InputError
+from coldforge.codegen.operator import EpilogueStep
 from coldforge.codegen.problem import Problem, make_problem
 from coldforge.codegen.settings import Settings
 from coldforge.codegen.space import Launch
@@ -194,7 +196,7 @@ MUTANTS: dict[str, tuple[Kernel, str]] = {
     "tf32 operands": (_conv(lambda x, w, b: (_tf32(x), _tf32(w), b)), "outputs are wrong"),
     "split fp16, one scale": (_conv(_split_with_one_scale), "outputs are wrong"),
     "fp16 output": (_after(lambda v, s: _half(_epilogue(v, s))), "outputs are wrong"),
-    "a millionth too much": (_after(lambda v, s: _epilogue(v, s) * (1 + 1e-6)), "outputs are wrong"),
+    "two millionths too much": (_after(lambda v, s: _epilogue(v, s) * (1 + 2e-6)), "outputs are wrong"),
     "division after a shift": (_after(lambda v, s: F.leaky_relu(v, s[1]) / (s[0] + 1)), "outputs are wrong"),
     "slope ignored": (_after(lambda v, s: F.relu(v / s[0])), "outputs are wrong"),
     "divisor ignored": (_after(lambda v, s: F.leaky_relu(v, s[1])), "outputs are wrong"),
@@ -301,6 +303,30 @@ def test_the_bound_follows_the_class(problem: Problem) -> None:
     assert judge(output, expect(problem, drawn, scalars, "tf32")).ratio < 1
     with pytest.raises(InputError, match="no error bound for precision 'fp8'"):
         expect(problem, drawn, scalars, "fp8")
+
+
+def test_a_flat_place_of_the_epilogue_leaves_room_for_its_rounding() -> None:
+    operator = catalogue().operator("conv2d_mish")
+    problem = make_problem(operator, "small", {"N": 1, "C_in": 1, "kernel_size": 1, "padding": 0, "C_out": 1})
+    tensors = {
+        "x": torch.full((1, 1, 32, 32), -1.1924),
+        "weight": torch.ones(1, 1, 1, 1),
+        "bias": torch.zeros(1),
+    }
+    expected = expect(problem, tensors, {}, "fp32")
+    relative = (expected.tolerance / expected.reference.abs()).max().item()
+    assert 12 * 2**-24 < relative < 14 * 2**-24
+
+
+def test_cancelling_steps_are_judged_by_what_they_cancel() -> None:
+    chain = (EpilogueStep("add", (("value", 1000.0),)), EpilogueStep("sub", (("value", 1000.0),)))
+    founding = catalogue().operator("conv2d_divide_leaky_relu")
+    operator = replace(founding, epilogue=chain, scalars={})
+    problem = replace(make_problem(founding, "small", {"N": 1}), operator=operator, scalars={})
+    drawn = draw(problem, "normal")
+    expected = expect(problem, drawn, {}, "fp32")
+    assert judge(problem.reference(drawn), expected).ratio < 1
+    assert judge(problem.reference(drawn) + 5e-4, expected).ratio > 1
 
 
 def test_expectations_do_not_depend_on_the_chunk(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
