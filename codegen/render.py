@@ -64,10 +64,23 @@ def context_fields(space: Space, problem: Problem, config: Config, target: Targe
         "dtype": problem.dtype,
         "problem": problem.constants,
         "config": dict(config),
-        "derived": {name: env[name] for name in space.derived},
+        "derived": {name: env[name] for name in _compile_time(space, problem)},
         "args": kernel_args(space, problem),
         "epilogue": epilogue_code(problem.operator, language),
     }
+
+
+def _compile_time(space: Space, problem: Problem) -> list[str]:
+    """The derived values that do not read a run-time size: one that does must not get into a source, which is
+    right for every such size."""
+    late = {*problem.operator.family.run_time, *problem.operator.family.abi_sizes}
+    names = []
+    for name, expression in space.derived.items():
+        if expression.names.isdisjoint(late):
+            names.append(name)
+        else:
+            late.add(name)
+    return names
 
 
 def kernel_args(space: Space, problem: Problem) -> tuple[ArgField, ...]:
