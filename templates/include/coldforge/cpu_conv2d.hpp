@@ -51,10 +51,9 @@ struct Conv2d {
 
   // Writes whole blocks: channel o, pixel x to out[o * out_plane + x].
   template <int OC, class Window>
-  static __attribute__((noinline)) void block(const Window window, int y, int x, const Weight* weight,
-                                              const float* bias, int k, float* out, int64_t out_plane,
-                                              const Epilogue& shared) {
-    const Epilogue epilogue = shared;  // a copy that no store below can change stays in registers
+  static COLDFORGE_INLINE void block(const Window window, int y, int x, const Weight* weight,
+                                     const float* bias, int k, float* out, int64_t out_plane,
+                                     const Epilogue& epilogue) {
     Vector<Acc, LANES> sum[OC][VECTORS];
 #pragma GCC unroll 16
     for (int o = 0; o < OC; ++o) {
@@ -81,19 +80,17 @@ struct Conv2d {
         });
       });
     });
-    // Not a loop: around another loop it would be unrolled too late for `sum` to stay in registers.
+    // No loops: around another loop they would be unrolled too late for `sum` to stay in registers.
     unroll<OC>([&](auto o) COLDFORGE_INLINED {
-      alignas(64) float line[C::PX];
-#pragma GCC unroll 8
-      for (int i = 0; i < VECTORS; ++i) store<float, LANES, Acc>(line + i * LANES, sum[o][i]);
-      // Unrolled before it is vectorised, this loop would stay scalar.
+      unroll<VECTORS>([&](auto i) COLDFORGE_INLINED {
+        alignas(64) float piece[LANES];
+        store<float, LANES, Acc>(piece, sum[o][i]);
+        // Unrolled before it is vectorised, this loop would stay scalar.
 #pragma GCC unroll 1
-      for (int i = 0; i < C::PX; ++i) line[i] = epilogue(line[i], k + o);
-      // By vectors: a memcpy of this size was seen to go through general registers.
-      float* const to = out + o * out_plane;
-#pragma GCC unroll 8
-      for (int i = 0; i < VECTORS; ++i)
-        store<float, LANES, float>(to + i * LANES, load<float, LANES>(line + i * LANES));
+        for (int lane = 0; lane < LANES; ++lane) piece[lane] = epilogue(piece[lane], k + o);
+        // As a vector: a memcpy was seen to go through general registers.
+        store<float, LANES, float>(out + o * out_plane + i * LANES, load<float, LANES>(piece));
+      });
     });
   }
 
@@ -118,19 +115,19 @@ struct Conv2d {
   static COLDFORGE_INLINE void tile(const Window window, const Tile& t, const Args& args,
                                     const Weight* weight, float* y, const Epilogue& epilogue) {
     const int64_t plane = args.H_out * args.W_out;
+    // Only a tile narrower than a block needs somewhere else to write whole blocks to.
+    const bool narrow = t.width < C::PX;
+    float whole[BLOCK * C::PX];
     const auto compute = [&](int k, int row, int x) COLDFORGE_INLINED {
       const int size = block_size(k, t.k_end);
-      const Weight* const w = weight + int64_t(k) * TERMS;
       float* const out = y + k * plane + (t.y0 + row) * args.W_out + t.x0;
-      if (t.width >= C::PX) {
-        // The last block of a row is moved back to end with it: some pixels are computed twice, none is cut.
-        x = smaller(x, t.width - C::PX);
-        return block_of(size, window, row, x, w, args.bias, k, out + x, plane, epilogue);
-      }
-      float whole[BLOCK * C::PX];
-      block_of(size, window, row, 0, w, args.bias, k, static_cast<float*>(whole), int64_t(C::PX), epilogue);
-      for (int o = 0; o < size; ++o)
-        for (int i = 0; i < t.width; ++i) out[o * plane + i] = whole[o * C::PX + i];
+      // The last block of a row is moved back to end with it: some pixels are computed twice, none is cut.
+      x = narrow ? 0 : smaller(x, t.width - C::PX);
+      block_of(size, window, row, x, weight + int64_t(k) * TERMS, args.bias, k, narrow ? whole : out + x,
+               narrow ? C::PX : plane, epilogue);
+      if (narrow)
+        for (int o = 0; o < size; ++o)
+          for (int i = 0; i < t.width; ++i) out[o * plane + i] = whole[o * C::PX + i];
     };
     if constexpr (C::CHANNELS_OUTSIDE) {
       for (int k = t.k0; k < t.k_end; k += BLOCK)
