@@ -89,9 +89,8 @@ class CudaDevice(Device):
         self._driver = driver
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self._flush_buffer: torch.Tensor | None = None
-        self._flush_result = torch.zeros(
-            (), device=self.torch_device
-        )  # the first allocation makes the context
+        # The first allocation makes the context.
+        self._flush_result = torch.zeros((), device=self.torch_device)
         torch.cuda.synchronize(self.torch_device)
 
     # --- kernels ---

@@ -24,10 +24,10 @@ struct AccumulatorFp64 {
   __device__ __forceinline__ float result() const { return static_cast<float>(sum); }
 };
 
-// Kahan-Babuska: the plain sum runs by itself and its rounding errors are summed beside it, so an infinity passes
-// through the sum as it should and only spoils the correction, which is then dropped. (Feeding the correction back
-// at each step, as in Kahan's own form, would turn an infinity into a NaN.) The intrinsics forbid contraction: fused
-// operations would change what the error term means.
+// Kahan-Babuska: the plain sum runs by itself and its rounding errors are summed beside it, so an infinity
+// passes through the sum as it should and only spoils the correction, which is then dropped. (Feeding the
+// correction back at each step, as in Kahan's own form, would turn an infinity into a NaN.) The intrinsics
+// forbid contraction: fused operations would change what the error term means.
 struct AccumulatorKahan {
   using Operand = float;
   float sum;

@@ -7,7 +7,8 @@
 
 namespace coldforge {
 
-// A thread's place in its block: its first column and row in the tile and its first output channel in the block's.
+// A thread's place in its block: its first column and row in the tile and its first output channel in the
+// block's.
 template <class G>
 struct Conv2dPlace {
   int x, y, oc;
@@ -28,8 +29,8 @@ template <class G>
 using Conv2dWindow = typename G::Operand[G::RUNS][G::WINDOW];
 
 template <class G>
-__device__ __forceinline__ void read_window(Conv2dWindow<G>& window, const typename G::Element (&row)[G::COLUMNS],
-                                            int x) {
+__device__ __forceinline__ void read_window(Conv2dWindow<G>& window,
+                                            const typename G::Element (&row)[G::COLUMNS], int x) {
 #pragma unroll
   for (int run = 0; run < G::RUNS; ++run) {
 #pragma unroll
@@ -37,7 +38,8 @@ __device__ __forceinline__ void read_window(Conv2dWindow<G>& window, const typen
       const int column = G::SHIFT - G::LEAD + (x + run * (G::LANES_X * G::VEC)) * G::Problem::stride_w + j;
       const auto part = load_vector<G::VEC>(&row[column]);
 #pragma unroll
-      for (int v = 0; v < G::VEC; ++v) window[run][j + v] = static_cast<typename G::Operand>(to_float(part.at[v]));
+      for (int v = 0; v < G::VEC; ++v)
+        window[run][j + v] = static_cast<typename G::Operand>(to_float(part.at[v]));
     }
   }
 }
@@ -59,17 +61,18 @@ template <class G>
 struct Conv2dStage {
   using Element = typename G::Element;
   const typename G::Shared& shared;
-  const Element* weight;  // of the tile's first output channel and the stage's first input channel, in global memory
-  int index;              // of the stage
+  const Element*
+      weight;  // of the tile's first output channel and the stage's first input channel, in global memory
+  int index;   // of the stage
   int oc0;
 
   __device__ __forceinline__ const Element (&input(int c, int row) const)[G::COLUMNS] {
     return shared.input[index][c][row];
   }
 
-  // The K weights of one tap for the thread's channels from `oc` of the tile. From shared memory a warp's threads read
-  // the same 16 bytes at once. From global memory they lie C_in * R * S apart; channels past the last read the last
-  // one's, and their sums are never stored.
+  // The K weights of one tap for the thread's channels from `oc` of the tile. From shared memory a warp's
+  // threads read the same 16 bytes at once. From global memory they lie C_in * R * S apart; channels past the
+  // last read the last one's, and their sums are never stored.
   __device__ __forceinline__ void read_weights(Conv2dWeights<G>& value, int tap, int oc) const {
     if constexpr (G::Config::WEIGHTS_SHARED) {
 #pragma unroll
@@ -109,8 +112,8 @@ __device__ __forceinline__ void multiply_tap(Conv2dSums<G>& sums, const Rows& ro
 
 // Adds the products of one stage's channels, kernel rows in a loop: small code.
 template <class G>
-__device__ __forceinline__ void accumulate_looped(Conv2dSums<G>& sums, const Conv2dStage<G>& stage, int channels,
-                                                  const Conv2dPlace<G>& place) {
+__device__ __forceinline__ void accumulate_looped(Conv2dSums<G>& sums, const Conv2dStage<G>& stage,
+                                                  int channels, const Conv2dPlace<G>& place) {
   using Problem = typename G::Problem;
 #pragma unroll 1
   for (int c = 0; c < channels; ++c) {
@@ -132,18 +135,19 @@ __device__ __forceinline__ void accumulate_looped(Conv2dSums<G>& sums, const Con
   }
 }
 
-// The same with kernel rows unrolled, so that an input row in registers serves several of them. What the first tap of
-// a channel needs is read during the last tap of the channel before (the last channel reads its own again, unused),
-// so that the loop does not wait for shared memory at each turn.
+// The same with kernel rows unrolled, so that an input row in registers serves several of them. What the
+// first tap of a channel needs is read during the last tap of the channel before (the last channel reads its
+// own again, unused), so that the loop does not wait for shared memory at each turn.
 template <class G>
-__device__ __forceinline__ void accumulate_unrolled(Conv2dSums<G>& sums, const Conv2dStage<G>& stage, int channels,
-                                                    const Conv2dPlace<G>& place) {
+__device__ __forceinline__ void accumulate_unrolled(Conv2dSums<G>& sums, const Conv2dStage<G>& stage,
+                                                    int channels, const Conv2dPlace<G>& place) {
   using Problem = typename G::Problem;
   const int y = place.y * Problem::stride_h;
   Conv2dWindow<G> next_rows[G::PY];
   Conv2dWeights<G> next_weights;
 #pragma unroll
-  for (int py = 0; py < G::PY; ++py) read_window<G>(next_rows[py], stage.input(0, y + py * Problem::stride_h), place.x);
+  for (int py = 0; py < G::PY; ++py)
+    read_window<G>(next_rows[py], stage.input(0, y + py * Problem::stride_h), place.x);
   stage.read_weights(next_weights, 0, place.oc);
 #pragma unroll 1
   for (int c = 0; c < channels; ++c) {

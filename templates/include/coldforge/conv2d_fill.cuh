@@ -7,8 +7,8 @@
 
 namespace coldforge {
 
-// Where a block works. The input row and column are those of the tile's first element; above and left of the image
-// they are negative and wrap around, so that one unsigned comparison tests both edges.
+// Where a block works. The input row and column are those of the tile's first element; above and left of the
+// image they are negative and wrap around, so that one unsigned comparison tests both edges.
 template <class G>
 struct Conv2dTile {
   int n, oy, ox;
@@ -33,7 +33,8 @@ struct Conv2dTile {
   }
 };
 
-// Copies N neighbouring elements, or writes zeros where `inside` is false; `from` may then be anything readable.
+// Copies N neighbouring elements, or writes zeros where `inside` is false; `from` may then be anything
+// readable.
 template <class G, int N, class T>
 __device__ __forceinline__ void copy_elements(T* to, const T* from, bool inside) {
   if constexpr (G::Config::CP_ASYNC && sizeof(T) * N >= 4) {
@@ -46,11 +47,12 @@ __device__ __forceinline__ void copy_elements(T* to, const T* from, bool inside)
 }
 
 // Fills a stage with `channels` planes of the input tile, N elements at a time. Outside the image it is zero.
-// `plane0` is the first of those planes; every row of the image begins at a multiple of N. Each thread keeps to its
-// columns, so little is left to compute from row to row.
+// `plane0` is the first of those planes; every row of the image begins at a multiple of N. Each thread keeps
+// to its columns, so little is left to compute from row to row.
 template <class G, int N>
-__device__ __forceinline__ void fill_input(typename G::Shared& shared, int stage, const typename G::Element* plane0,
-                                           int channels, const Conv2dTile<G>& tile, const Conv2dSizes& sizes) {
+__device__ __forceinline__ void fill_input(typename G::Shared& shared, int stage,
+                                           const typename G::Element* plane0, int channels,
+                                           const Conv2dTile<G>& tile, const Conv2dSizes& sizes) {
   constexpr int PER_ROW = G::COLUMNS / N;
   constexpr int LANES = PER_ROW < G::THREADS ? PER_ROW : G::THREADS;
   constexpr int LINES = G::THREADS / LANES;
@@ -74,11 +76,13 @@ __device__ __forceinline__ void fill_input(typename G::Shared& shared, int stage
   }
 }
 
-// Fills a stage with the weights of `channels` input channels from c0 and the tile's output channels from oc0,
-// transposed. Lanes are 8 taps by 4 output channels: global reads of 8 neighbours, shared writes without conflicts.
+// Fills a stage with the weights of `channels` input channels from c0 and the tile's output channels from
+// oc0, transposed. Lanes are 8 taps by 4 output channels: global reads of 8 neighbours, shared writes without
+// conflicts.
 template <class G>
-__device__ __forceinline__ void fill_weights(typename G::Shared& shared, int stage, const typename G::Element* weight,
-                                             int c0, int channels, int oc0) {
+__device__ __forceinline__ void fill_weights(typename G::Shared& shared, int stage,
+                                             const typename G::Element* weight, int c0, int channels,
+                                             int oc0) {
   constexpr int BLOCKS = (G::C_STEP * G::R * G::S + 7) / 8;
   const int taps = channels * (G::R * G::S);
 #pragma unroll(G::Config::CP_ASYNC ? 1 : 4)
@@ -98,24 +102,37 @@ __device__ __forceinline__ void fill_weights(typename G::Shared& shared, int sta
   }
 }
 
-// Fills a stage for step `step` of a tile: the pixels of its input channels and, where they change from step to step,
-// the weights.
+// Where a block's stages are filled from.
 template <class G>
-__device__ __forceinline__ void fill_stage(typename G::Shared& shared, int stage, const typename G::Element* x,
-                                           const typename G::Element* weight, int step, int oc0,
-                                           const Conv2dTile<G>& tile, const Conv2dSizes& sizes) {
-  const int c0 = step * G::C_STEP;
-  const int channels = G::C_IN % G::C_STEP == 0 ? G::C_STEP : min(G::C_STEP, G::C_IN - c0);
-  const i64 plane = static_cast<i64>(sizes.H) * sizes.W;
-  const typename G::Element* plane0 = x + (static_cast<i64>(tile.n) * G::C_IN + c0) * plane;
-  if (sizes.W % G::COPY == 0) {
-    fill_input<G, G::COPY>(shared, stage, plane0, channels, tile, sizes);
-  } else if (sizes.W % 2 == 0) {
-    fill_input<G, 2>(shared, stage, plane0, channels, tile, sizes);
-  } else {
-    fill_input<G, 1>(shared, stage, plane0, channels, tile, sizes);
+struct Conv2dSource {
+  using Element = typename G::Element;
+  typename G::Shared& shared;
+  const Element* x;
+  const Element* weight;
+  const Conv2dSizes& sizes;
+  int oc0;
+
+  static __device__ __forceinline__ int channels(int step) {
+    return G::C_IN % G::C_STEP == 0 ? G::C_STEP : min(G::C_STEP, G::C_IN - step * G::C_STEP);
   }
-  if constexpr (G::Config::WEIGHTS_SHARED && G::STEPS > 1) fill_weights<G>(shared, stage, weight, c0, channels, oc0);
-}
+
+  // Fills a stage for step `step` of a tile: the pixels of its input channels and, where they change from
+  // step to step, the weights.
+  __device__ __forceinline__ void fill(int stage, int step, const Conv2dTile<G>& tile) const {
+    const int c0 = step * G::C_STEP;
+    const i64 plane = static_cast<i64>(sizes.H) * sizes.W;
+    const Element* plane0 = x + (static_cast<i64>(tile.n) * G::C_IN + c0) * plane;
+    if (sizes.W % G::COPY == 0) {
+      fill_input<G, G::COPY>(shared, stage, plane0, channels(step), tile, sizes);
+    } else if (sizes.W % 2 == 0) {
+      fill_input<G, 2>(shared, stage, plane0, channels(step), tile, sizes);
+    } else {
+      fill_input<G, 1>(shared, stage, plane0, channels(step), tile, sizes);
+    }
+    if constexpr (G::Config::WEIGHTS_SHARED && G::STEPS > 1) {
+      fill_weights<G>(shared, stage, weight, c0, channels(step), oc0);
+    }
+  }
+};
 
 }  // namespace coldforge

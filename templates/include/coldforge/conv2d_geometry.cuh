@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct convolution: what follows from the problem and the config at compile time, and the layout of shared memory.
+// Direct convolution: what follows from the problem and the config at compile time, and the layout of shared
+// memory.
 #pragma once
 
 #include "coldforge/accumulator.cuh"
@@ -12,9 +13,9 @@ struct Conv2dSizes {
   int N, H, W, H_out, W_out;
 };
 
-// The stages of input pixels and, where they are kept in shared memory, the weights as [channel, r, s][output channel].
-// A weight row is 4 words longer than its channels, so that 8 taps by 4 channels, which a warp stores at once, lie in
-// 32 different banks; 16-byte reads stay aligned.
+// The stages of input pixels and, where they are kept in shared memory, the weights as [channel, r, s][output
+// channel]. A weight row is 4 words longer than its channels, so that 8 taps by 4 channels, which a warp
+// stores at once, lie in 32 different banks; 16-byte reads stay aligned.
 template <class G, bool WITH_WEIGHTS>
 struct Conv2dShared {
   alignas(16) typename G::Element input[G::STAGES][G::C_STEP][G::ROWS][G::COLUMNS];
@@ -26,9 +27,10 @@ struct Conv2dShared<G, false> {
   alignas(16) typename G::Element input[G::STAGES][G::C_STEP][G::ROWS][G::COLUMNS];
 };
 
-// A block computes TILE_Y x TILE_X pixels of OC_TILE output channels; a thread, PY x PX pixels of OC_PER_THREAD
-// channels. A thread's PX pixels are PX / VEC runs of VEC neighbours, and LANES_X threads stand side by side in each
-// run's row: so a warp reads and writes long unbroken runs, and all its threads want the same weights.
+// A block computes TILE_Y x TILE_X pixels of OC_TILE output channels; a thread, PY x PX pixels of
+// OC_PER_THREAD channels. A thread's PX pixels are PX / VEC runs of VEC neighbours, and LANES_X threads stand
+// side by side in each run's row: so a warp reads and writes long unbroken runs, and all its threads want the
+// same weights.
 template <class P, class C, class T, class A>
 struct Conv2dGeometry {
   using Problem = P;
@@ -54,9 +56,9 @@ struct Conv2dGeometry {
   static constexpr int STAGES = C::STAGES;
   static constexpr int WEIGHT_STAGES = STEPS == 1 ? 1 : STAGES;
 
-  // Rows of the image are copied COPY elements (16 bytes) at a time where they all begin at a multiple of that. So the
-  // tile begins at such a column, SHIFT columns left of the first that is needed. A run of VEC outputs reads WINDOW
-  // columns; the first that it needs is the one at LEAD.
+  // Rows of the image are copied COPY elements (16 bytes) at a time where they all begin at a multiple of
+  // that. So the tile begins at such a column, SHIFT columns left of the first that is needed. A run of VEC
+  // outputs reads WINDOW columns; the first that it needs is the one at LEAD.
   static constexpr int COPY = 16 / int(sizeof(T));
   static constexpr int SHIFT = (COPY - P::padding_w % COPY) % COPY;
   static constexpr int LEAD = SHIFT % VEC;

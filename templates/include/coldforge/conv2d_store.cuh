@@ -11,8 +11,8 @@ namespace coldforge {
 template <class G>
 using Conv2dValues = Vector<typename G::Element, G::VEC>[G::K][G::PY][G::RUNS];
 
-// Stores one run N elements at a time; `left` columns of the row are at or after `to`. Whole parts of N are inside or
-// outside the row. Where N is half a run, a run that lies well in this row is still stored at once.
+// Stores one run N elements at a time; `left` columns of the row are at or after `to`. Whole parts of N are
+// inside or outside the row. Where N is half a run, a run that lies well in this row is still stored at once.
 template <int N, int VEC, class T>
 __device__ __forceinline__ void store_run(T* to, const Vector<T, VEC>& run, int left) {
   if constexpr (N > 1 && 2 * N == VEC) {
@@ -30,11 +30,12 @@ __device__ __forceinline__ void store_run(T* to, const Vector<T, VEC>& run, int 
   }
 }
 
-// Stores all of a thread's runs in parts of N elements; every row of the output begins at a multiple of N. `corner` is
-// the thread's first pixel, `rows`, `columns` and `channels` how many of them there are from it on.
+// Stores all of a thread's runs in parts of N elements; every row of the output begins at a multiple of N.
+// `corner` is the thread's first pixel, `rows`, `columns` and `channels` how many of them there are from it
+// on.
 template <class G, int N>
-__device__ __forceinline__ void store_values(const Conv2dValues<G>& values, typename G::Element* corner, i64 plane,
-                                             int W_out, int rows, int columns, int channels) {
+__device__ __forceinline__ void store_values(const Conv2dValues<G>& values, typename G::Element* corner,
+                                             i64 plane, int W_out, int rows, int columns, int channels) {
 #pragma unroll
   for (int k = 0; k < G::K; ++k, corner += plane) {
     typename G::Element* row = corner;
@@ -50,13 +51,13 @@ __device__ __forceinline__ void store_values(const Conv2dValues<G>& values, type
   }
 }
 
-// The epilogue is computed for all of a thread's sums first, without a branch, so that what it derives from its
-// scalars is computed once. Pixels past the edges are computed and dropped here. The rows' alignment, the same for the
-// whole call, chooses between complete copies of the store: tests at each store were slower.
+// The epilogue is computed for all of a thread's sums first, without a branch, so that what it derives from
+// its scalars is computed once. Pixels past the edges are computed and dropped here. The rows' alignment, the
+// same for the whole call, chooses between complete copies of the store: tests at each store were slower.
 template <class G, class Epilogue>
-__device__ __forceinline__ void store_sums(const Conv2dSums<G>& sums, typename G::Element* y, const Epilogue& epilogue,
-                                           int oc0, const Conv2dTile<G>& tile, const Conv2dPlace<G>& place,
-                                           const Conv2dSizes& sizes) {
+__device__ __forceinline__ void store_sums(const Conv2dSums<G>& sums, typename G::Element* y,
+                                           const Epilogue& epilogue, int oc0, const Conv2dTile<G>& tile,
+                                           const Conv2dPlace<G>& place, const Conv2dSizes& sizes) {
   using T = typename G::Element;
   const int oy = tile.oy + place.y, ox = tile.ox + place.x, oc = oc0 + place.oc;
   Conv2dValues<G> values;
@@ -67,7 +68,8 @@ __device__ __forceinline__ void store_sums(const Conv2dSums<G>& sums, typename G
     for (int py = 0; py < G::PY; ++py) {
 #pragma unroll
       for (int px = 0; px < G::PX; ++px) {
-        values[k][py][px / G::VEC].at[px % G::VEC] = from_float<T>(epilogue(sums[k][py][px].result(), channel));
+        values[k][py][px / G::VEC].at[px % G::VEC] =
+            from_float<T>(epilogue(sums[k][py][px].result(), channel));
       }
     }
   }

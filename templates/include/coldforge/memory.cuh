@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every access that is more than a plain C++ load or store, by name: vector accesses, read-only loads, cp.async.
-// All PTX is here, under __CUDACC__, so that other back ends can give the same names a twin.
+// Every access that is more than a plain C++ load or store, by name: vector accesses, read-only loads,
+// cp.async. All PTX is here, under __CUDACC__, so that other back ends can give the same names a twin.
 #pragma once
 
 #include "coldforge/types.cuh"
@@ -48,11 +48,12 @@ template <int BYTES>
 __device__ __forceinline__ void cp_async(void* to, const void* from, bool valid) {
   const int wanted = valid ? BYTES : 0;
   if constexpr (BYTES == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(wanted)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(wanted)
                  : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(BYTES),
-                 "r"(wanted)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from),
+                 "n"(BYTES), "r"(wanted)
                  : "memory");
   }
 }

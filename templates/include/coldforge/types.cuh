@@ -12,7 +12,9 @@ __host__ __device__ constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-__host__ __device__ constexpr int greatest_divisor(int a, int b) { return b == 0 ? a : greatest_divisor(b, a % b); }
+__host__ __device__ constexpr int greatest_divisor(int a, int b) {
+  return b == 0 ? a : greatest_divisor(b, a % b);
+}
 
 // An unsigned word of a vector's size: what one load or store instruction moves.
 template <int BYTES>
@@ -40,7 +42,8 @@ struct alignas(sizeof(T) * N) Vector {
   T at[N];
 };
 
-// float and the 16-bit types (where their header is included) to the type that arithmetic is done in, and back.
+// float and the 16-bit types (where their header is included) to the type that arithmetic is done in, and
+// back.
 template <class T>
 __device__ __forceinline__ float to_float(T value) {
   return static_cast<float>(value);
