@@ -55,7 +55,7 @@ def _report(entry: re.Match[str], text: str) -> PtxasReport | None:
 def reports(log: str) -> list[PtxasReport]:
     """The reports in a log, in order; an entry whose lines are incomplete is left out."""
     entries = list(_ENTRY.finditer(log))
-    ends = [entry.start() for entry in entries[1:]] + [len(log)]
+    ends = [*(entry.start() for entry in entries), len(log)][1:]
     found = (_report(entry, log[entry.end() : end]) for entry, end in zip(entries, ends, strict=True))
     return [report for report in found if report is not None]
 
