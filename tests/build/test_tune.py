@@ -24,13 +24,28 @@ OP = "conv2d_divide_leaky_relu"
 TINY = ["--target", "cpu", "--workload", "small", "--shape", "N=1,H=20,W=20"]
 
 
+# One core: on a machine that is shared, threads that wait for each other at every launch take a hundred
+# times longer.
+_ON_ONE_CORE = """
+import os
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from coldforge.tuner.cli import main
+main()
+"""
+
+
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from coldforge.tuner.cli import main; main()", *arguments]
+    return [sys.executable, "-c", _ON_ONE_CORE, *arguments]
+
+
+def _environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "COLDFORGE_HOME": str(home), "COLDFORGE_JOBS": "2"}
 
 
 def _run(home: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLDFORGE_HOME": str(home)}
-    done = subprocess.run(_command(*arguments), env=environment, capture_output=True, text=True, timeout=240)
+    command, environment = _command(*arguments), _environment(home)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == code, done.stderr
     return done
 
@@ -92,9 +107,10 @@ def test_show_and_winner_come_from_the_study(first: dict[str, Any], home: Path) 
 
 def test_ctrl_c_stops_cleanly_and_keeps_everything(home: Path) -> None:
     arguments = ["tune", OP, *TINY[:-1], "N=1,H=22,W=22", "--trials", "200", "--json"]
-    environment = {**os.environ, "COLDFORGE_HOME": str(home)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(_command(*arguments), env=environment, start_new_session=True, **pipes) as process:
+    with subprocess.Popen(
+        _command(*arguments), env=_environment(home), start_new_session=True, **pipes
+    ) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not _finished(home, "small+", 22):
             time.sleep(0.2)
