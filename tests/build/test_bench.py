@@ -143,8 +143,8 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def answer(problem: Problem, target: object, settings: object, *, precision: str) -> dict[str, object]:
-        asked.append((problem.workload, dict(problem.dims), problem.dtype.name, precision))
+    def answer(problem: Problem, target: object, settings: object, **more: str) -> dict[str, object]:
+        asked.append((problem.workload, dict(problem.dims), problem.dtype.name, more))
         return FOUND
 
     monkeypatch.setattr(bench_module, "bench", answer)
@@ -152,6 +152,6 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 0
     assert json.loads(done.stdout) == FOUND
-    workload, dims, dtype, precision = asked[0]
+    workload, dims, dtype, more = asked[0]
     assert (workload, dims["N"], dims["H"], dims["W"]) == ("small+", 8, 128, 64)
-    assert (dtype, precision) == ("fp32", "fp32")
+    assert (dtype, more) == ("fp32", {"precision": "fp32", "package": "coldforge.generated"})

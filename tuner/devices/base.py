@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -195,8 +195,3 @@ def pack_arguments(
     pointers = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     layout = f"<{len(pointers)}Q{len(sizes)}q{len(scalars)}d"
     return struct.pack(layout, *pointers, *sizes, *scalars)
-
-
-def resources_of(artifact: Artifact) -> Mapping[str, int]:
-    """The compiler's resource figures as a plain mapping."""
-    return {key: value for key, value in artifact.to_dict().get("resources", {}).items() if value is not None}
