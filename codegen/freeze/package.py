@@ -131,7 +131,8 @@ def _check_destination(out_dir: Path) -> None:
     """
     if not out_dir.exists() or (out_dir / "manifest.json").is_file():
         return
-    if not out_dir.is_dir() or {p.name for p in out_dir.iterdir()} - {"runtime", "__init__.py", "__pycache__"}:
+    ours = {"runtime", "__init__.py", "__pycache__"}
+    if not out_dir.is_dir() or {p.name for p in out_dir.iterdir()} - ours:
         raise InputError(f"{out_dir} exists and is not a package of frozen kernels; name another folder")
 
 
