@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -191,7 +192,7 @@ def load_family(folder: Path) -> Family:
         reduction_length=declare.check_expression(doc["reduction_length"], f"{where}: reduction_length"),
         reference_name=declare.check_identifier(doc["reference"], f"{where}: reference"),
         magnitude_name=declare.check_identifier(doc["magnitude"], where) if "magnitude" in doc else "",
-        digest=_digest(folder),
+        digest=_digest(folder, doc),
     )
     _check_consistency(family, where)
     return family
@@ -282,10 +283,12 @@ def _functions_in(path: Path) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for name in ("family.yaml", "reference.py"):
-        path = folder / name
-        digest.update(path.read_bytes() if path.is_file() else b"")
-        digest.update(b"\0")
+def _digest(folder: Path, declaration: Mapping[str, Any]) -> str:
+    """Of what decides the result: the declaration's meaning (not its comments) and the reference.
+
+    The order inside a part counts: that of the tensors is the order of the call.
+    """
+    meaning = {key: declaration[key] for key in sorted(declaration) if key != "summary"}
+    digest = hashlib.sha256(json.dumps(meaning).encode())
+    digest.update((folder / "reference.py").read_bytes())
     return digest.hexdigest()
