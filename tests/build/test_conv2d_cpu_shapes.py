@@ -6,15 +6,14 @@ from __future__ import annotations
 import ctypes
 import math
 import random
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.compile import Artifact, Cache
-from coldforge.codegen.compile.pool import CompileRequest, compile_many
+from coldforge.codegen.compile.pool import CompilePool, CompileRequest
 from coldforge.codegen.problem import Problem, make_problem
 from coldforge.codegen.render import render
 from coldforge.codegen.settings import Settings
@@ -57,6 +56,12 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> CpuDevice:
     return CpuDevice(TARGET, Settings(tmp_path_factory.mktemp("home"), 1, "g++", True))
 
 
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompilePool]:
+    with CompilePool(Cache(tmp_path_factory.mktemp("cache")), 2) as running:
+        yield running
+
+
 def _space() -> Space:
     return catalogue().space(catalogue().operator(OPERATOR), TARGET, "direct")
 
@@ -75,10 +80,10 @@ def _draw(space: Space, problem: Problem, count: int) -> list[Config]:
     return found
 
 
-def _build(cases: list[tuple[Problem, Config]], root: Path) -> list[Artifact]:
+def _build(cases: list[tuple[Problem, Config]], pool: CompilePool) -> list[Artifact]:
     space = _space()
     requests = [CompileRequest(render(space, problem, config, TARGET), TARGET) for problem, config in cases]
-    results = dict(compile_many(requests, 2, Cache(root)))
+    results = dict(pool.compile(requests))
     artifacts = [results[i] for i in range(len(cases))]
     assert [str(result) for result in artifacts if isinstance(result, Exception)] == []
     return [result for result in artifacts if isinstance(result, Artifact)]
@@ -117,11 +122,11 @@ def _assert_right(problem: Problem, tensors: Mapping[str, Any], y: torch.Tensor)
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_shapes(name: str, device: CpuDevice, tmp_path: Path) -> None:
+def test_shapes(name: str, device: CpuDevice, pool: CompilePool) -> None:
     words, others = SHAPES[name]
     problem = make_problem(catalogue().operator(OPERATOR), "small", words)
     cases = [(problem, config) for config in _draw(_space(), problem, 2)]
-    for (_, config), artifact in zip(cases, _build(cases, tmp_path), strict=True):
+    for (_, config), artifact in zip(cases, _build(cases, pool), strict=True):
         for at in [problem, *(problem.with_dims(**dims) for dims in others)]:
             tensors = _inputs(at)
             _assert_right(at, tensors, _run(device, artifact, at, config, tensors))
@@ -139,18 +144,18 @@ def _one_of_each(problem: Problem) -> list[Config]:
     return configs
 
 
-def test_every_value_of_every_parameter(device: CpuDevice, tmp_path: Path) -> None:
+def test_every_value_of_every_parameter(device: CpuDevice, pool: CompilePool) -> None:
     problem = make_problem(catalogue().operator(OPERATOR), "small", {"N": 2, "H": 41, "W": 75, "C_out": 66})
     configs = _one_of_each(problem)
     values = {(name, value) for config in configs for name, value in config.items()}
     assert {("ACC", "fp64"), ("WEIGHTS", "packed"), ("INPUT", "image"), ("ORDER", "pixels")} <= values
     tensors = _inputs(problem)
-    artifacts = _build([(problem, config) for config in configs], tmp_path)
+    artifacts = _build([(problem, config) for config in configs], pool)
     for config, artifact in zip(configs, artifacts, strict=True):
         _assert_right(problem, tensors, _run(device, artifact, problem, config, tensors))
 
 
-def test_nan_and_infinity_stay_where_they_belong(device: CpuDevice, tmp_path: Path) -> None:
+def test_nan_and_infinity_stay_where_they_belong(device: CpuDevice, pool: CompilePool) -> None:
     problem = make_problem(catalogue().operator(OPERATOR), "small", {"N": 2, "H": 33, "W": 47, "C_out": 13})
     tensors = _inputs(problem)
     x = tensors["x"]
@@ -158,18 +163,18 @@ def test_nan_and_infinity_stay_where_they_belong(device: CpuDevice, tmp_path: Pa
     x[0, 1, 2, 3], x[0, 0, 32, 46], x[1, 7, 0, 0], x[1, 3, 20, 21] = math.nan, math.inf, -math.inf, math.nan
     reference = problem.reference(tensors)
     cases = [(problem, config) for config in _draw(_space(), problem, 2)]
-    for (_, config), artifact in zip(cases, _build(cases, tmp_path), strict=True):
+    for (_, config), artifact in zip(cases, _build(cases, pool), strict=True):
         y = _run(device, artifact, problem, config, tensors)
         assert torch.equal(y.isnan(), reference.isnan())
         assert torch.equal(y == math.inf, reference == math.inf)
         assert torch.equal(y == -math.inf, reference == -math.inf)
 
 
-def test_any_split_of_the_work_gives_the_same_bits(device: CpuDevice, tmp_path: Path) -> None:
+def test_any_split_of_the_work_gives_the_same_bits(device: CpuDevice, pool: CompilePool) -> None:
     problem = make_problem(catalogue().operator(OPERATOR), "small", {"N": 2, "H": 21, "W": 75, "C_out": 66})
     tensors = _inputs(problem)
     cases = [(problem, config) for config in _draw(_space(), problem, 2)]
-    for (_, config), artifact in zip(cases, _build(cases, tmp_path), strict=True):
+    for (_, config), artifact in zip(cases, _build(cases, pool), strict=True):
         whole = _run(device, artifact, problem, config, tensors)
         assert torch.equal(whole, _run(device, artifact, problem, config, tensors))
         units = _space().launch(problem, config, TARGET).units
@@ -183,9 +188,9 @@ def test_any_split_of_the_work_gives_the_same_bits(device: CpuDevice, tmp_path: 
         assert torch.equal(whole, y)
 
 
-def test_another_chain_of_operations(device: CpuDevice, tmp_path: Path) -> None:
+def test_another_chain_of_operations(device: CpuDevice, pool: CompilePool) -> None:
     problem = make_problem(catalogue().operator("conv2d_mish"), "small", {"N": 1, "H": 19, "W": 37})
     tensors = _inputs(problem)
     cases = [(problem, config) for config in _draw(_space(), problem, 2)]
-    for (_, config), artifact in zip(cases, _build(cases, tmp_path), strict=True):
+    for (_, config), artifact in zip(cases, _build(cases, pool), strict=True):
         _assert_right(problem, tensors, _run(device, artifact, problem, config, tensors))
