@@ -102,6 +102,20 @@ def render(space: Space, problem: Problem, config: Config, target: Target) -> Ke
         DeclarationError: the template uses a name that the context lacks, or is malformed, or a header is
             missing.
     """
+    text = inline_headers(render_body(space, problem, config, target), space.file.name)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    parameters = "_".join(str(value) for value in config.values())
+    arch = target.arch.replace("-", "_")
+    name = f"{problem.operator.name}_{space.template}_{problem.dtype.name}_{parameters}_{arch}_{digest[:8]}"
+    return KernelSource(text, SYMBOL, digest, name, LANGUAGES[space.kind])
+
+
+def render_body(space: Space, problem: Problem, config: Config, target: Target) -> str:
+    """The template's own text, its headers still named and not inlined.
+
+    Raises:
+        DeclarationError: the template uses a name that the context lacks, or is malformed.
+    """
     try:
         template = _environment(space.file.parent).get_template(space.file.name)
         body = template.render(context_fields(space, problem, config, target))
@@ -111,12 +125,7 @@ def render(space: Space, problem: Problem, config: Config, target: Target) -> Ke
         ) from None
     except jinja2.TemplateError as error:
         raise DeclarationError(f"{space.family}/{space.file.name}: {error}") from None
-    text = inline_headers(body.rstrip("\n") + "\n", space.file.name)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    parameters = "_".join(f"{_short(value)}" for value in config.values())
-    arch = target.arch.replace("-", "_")
-    name = f"{problem.operator.name}_{space.template}_{problem.dtype.name}_{parameters}_{arch}_{digest[:8]}"
-    return KernelSource(text, SYMBOL, digest, name, LANGUAGES[space.kind])
+    return body.rstrip("\n") + "\n"
 
 
 def inline_headers(text: str, name: str) -> str:
@@ -181,7 +190,3 @@ def _banner(space: Space, problem: Problem, config: Mapping[str, int | str], tar
         f"// config:   {choice}\n"
         f"// target:   {target.arch}"
     )
-
-
-def _short(value: int | str) -> str:
-    return str(value)

@@ -179,3 +179,8 @@ def frozen_package() -> Callable[..., ModuleType]:
             sys.path.remove(str(folder))
 
     return make
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this suite."""
+    parser.addoption("--renew-golden", action="store_true", help="write the golden texts anew")
