@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,13 +64,9 @@ def _neighbour(name: str, value: int | str) -> Config | None:
     return min(candidates, key=distance) if candidates else None
 
 
+@functools.cache
 def _feasible() -> list[Config]:
-    if not _FEASIBLE:
-        _FEASIBLE.extend(SPACE.feasible(SEED, SM90))
-    return _FEASIBLE
-
-
-_FEASIBLE: list[Config] = []
+    return SPACE.feasible(SEED, SM90)
 
 
 def test_the_seed_space_has_the_promised_size() -> None:
