@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 TIME_LIMIT_S = 120.0
 
 # What decides the machine code: the frozen extension compiles a cpu variant with exactly these. Without
-# -fno-trapping-math an epilogue's comparisons stay scalar branches (8 times slower was seen); it changes
-# no value.
+# -fno-trapping-math, which changes no value, the comparisons of an epilogue stay scalar branches: 8 times
+# slower was seen.
 COMPILE_FLAGS = (
     "-std=c++17",
     "-O3",
@@ -155,8 +155,7 @@ def _run(command: list[str], work: Path, time_limit_s: float, name: str) -> str:
         finished = True
     except subprocess.TimeoutExpired as error:
         log = error.stdout.decode("utf-8", "replace") if error.stdout else ""
-        raise CompileError(f"{name}: the compiler ran past {time_limit_s:g} s and was killed", log) from
-        error
+        raise CompileError(f"{name}: the compiler ran past {time_limit_s:g} s and was killed", log) from error
     finally:
         if not finished:  # time limit, Ctrl-C, a signal to end: leave no compiler behind
             _kill_group(process)
