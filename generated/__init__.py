@@ -5,9 +5,13 @@
 Importing loads the extension if it is built; nothing is built and no device is asked here.
 """
 
+from .operators.conv2d_divide_leaky_relu import Conv2dDivideLeakyReLU, conv2d_divide_leaky_relu
 from .runtime import package as _package
 
-__all__: list[str] = []
+__all__ = [
+    "Conv2dDivideLeakyReLU",
+    "conv2d_divide_leaky_relu",
+]
 
 _package.load_if_built()
 
