@@ -121,10 +121,10 @@ def compile_cuda(source: KernelSource, target: Target, cache: Cache) -> Artifact
     """
     compiler = compiler_version()
     flags = compile_flags(target.arch)
-    decisive, options = flags, flags
+    decisive, options = flags, (*flags, *_uncached(compiler))
     if _SYSTEM_INCLUDE.search(source.text):  # the headers' content decides too, their place does not
         decisive = (*flags, f"cudart headers {_header_version()}")
-        options = (*flags, f"-I{header_folder()}")
+        options = (*options, f"-I{header_folder()}")
 
     def build(work: Path) -> Artifact:
         started = time.perf_counter()
@@ -144,6 +144,16 @@ def compile_cuda(source: KernelSource, target: Target, cache: Cache) -> Artifact
         )
 
     return cache.get_or_build(entry_key(source.text, compiler, decisive, target.arch), build)
+
+
+def _uncached(compiler: str) -> tuple[str, ...]:
+    """The option that keeps NVRTC's own cache out, for versions that have one (12.9 and newer).
+
+    On a machine with a driver, a source that was compiled before would come out of it without a log, and so
+    without the resource report. It does not touch the machine code.
+    """
+    major, minor = (int(number) for number in compiler.removeprefix("nvrtc ").split("."))
+    return ("--no-cache",) if (major, minor) >= (12, 9) else ()
 
 
 def _compile(source: KernelSource, options: tuple[str, ...]) -> tuple[bytes, str]:
