@@ -16,6 +16,7 @@ import operator as op
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from .errors import DeclarationError
 
@@ -35,7 +36,7 @@ def round_up(a: int, b: int) -> int:
     return ceil_div(a, b) * b
 
 
-FUNCTIONS: dict[str, Callable[..., Value]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": min,
     "max": max,
     "abs": abs,

@@ -9,6 +9,7 @@ architecture, and its log carries the assembler's resource report.
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 import sys
 import time
@@ -46,7 +47,7 @@ def _library() -> Any:
         ToolMissing: The bindings or the library are not installed.
     """
     try:
-        from cuda.bindings import nvrtc
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")  # compiled, without type stubs
     except ImportError as error:
         raise ToolMissing(f"NVRTC needs the package cuda-bindings ({error}); {_HINT}") from error
     try:

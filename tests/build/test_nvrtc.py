@@ -123,7 +123,7 @@ def test_a_source_without_the_entry_is_refused(tmp_path: Path) -> None:
 
 
 def test_absent_bindings_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
     nvrtc._library.cache_clear()
     try:
         with pytest.raises(ToolMissing, match=r"pip install 'coldforge\[cuda\]'"):

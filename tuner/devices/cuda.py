@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,7 @@ class CudaDevice(Device):
         """
         super().__init__(target, settings)
         try:
-            from cuda.bindings import driver
+            driver = importlib.import_module("cuda.bindings.driver")  # compiled, without type stubs
         except ImportError as error:
             raise ToolMissing(
                 f"launching needs the package cuda-bindings ({error}); pip install 'coldforge[cuda]'"
@@ -255,7 +256,8 @@ class CudaDevice(Device):
 @contextlib.contextmanager
 def _tf32_allowed(allowed: bool) -> Iterator[None]:
     """Lets the libraries round fp32 operands to TF32, or forbids it (cuDNN's default is to do it)."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32, cudnn.allow_tf32 = allowed, allowed
     try:
