@@ -81,6 +81,15 @@ def test_small_files_small_functions(package: str) -> None:
                 assert length <= 60, f"{path}:{node.lineno}: {node.name} has {length} lines"
 
 
+def test_every_folder_of_tests_is_collected() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    collected = {line.split("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    wanted = {str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py")}
+    # A file that needs a GPU may leave itself out as a whole.
+    assert {name for name in wanted - collected if not name.startswith("tests/gpu/")} == set()
+
+
 def test_every_source_file_names_its_licence() -> None:
     files = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
