@@ -133,7 +133,7 @@ def test_a_broken_context_costs_one_result(fault: str, client: WorkerClient, mak
 
 def test_a_hang_ends_at_its_limit(client: WorkerClient, make: Make) -> None:
     client.run(make())
-    result = client.run(make("for (volatile int forever = 1; forever;) {}"), timeout_s=3.0)
+    result = client.run(make("while (*(const volatile float*)a.x != 12345.0f) {}"), timeout_s=3.0)
     assert result.outcome is TrialOutcome.TIMEOUT
     assert client.run(make()).ok
 

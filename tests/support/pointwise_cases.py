@@ -137,7 +137,9 @@ void coldforge_kernel(int64_t begin, int64_t end, void* packed) {{
 }}
 """
 _CUDA = """
-__device__ float infinite() {{ return __int_as_float(0x7f800000); }}
+// Read at run time, as a kernel's scalars are: NVRTC was seen to fold a constant NaN bound away.
+__device__ volatile unsigned infinity_bits = 0x7f800000u;
+__device__ float infinite() {{ return __uint_as_float(infinity_bits); }}
 {common}
 extern "C" __global__ void coldforge_kernel(const __grid_constant__ Args args) {{
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
