@@ -87,7 +87,7 @@ class Expr:
             value = self.evaluator(env)
         except KeyError as error:
             raise DeclarationError(f"expression {self.text!r}: unknown name {error.args[0]!r}") from None
-        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError, RecursionError) as error:
             raise DeclarationError(f"expression {self.text!r}: {error}") from None
         if isinstance(value, int | float) and not abs(value) <= MAX_MAGNITUDE:
             raise DeclarationError(f"expression {self.text!r}: the result does not fit in 64 bits")

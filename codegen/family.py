@@ -12,6 +12,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from .errors import DeclarationError
 from .expr import Expr, parse
 
 PAIR_SUFFIXES = ("_h", "_w")
+_FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,19 @@ class Rule:
 
     require: Expr
     reason: str
+
+    def explain(self, values: Mapping[str, Any]) -> str:
+        """The reason with its fields filled in.
+
+        Raises:
+            DeclarationError: a field names no value.
+        """
+        try:
+            return _FIELD.sub(lambda field: str(values[field[1]]), self.reason)
+        except KeyError as error:
+            raise DeclarationError(
+                f"reason {self.reason!r}: unknown name {error.args[0]!r}; {self.require.text} does not hold"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -253,6 +268,11 @@ def _check_consistency(family: Family, where: str) -> None:
     for name in family.abi_sizes:
         if name not in family.sizes and name not in family.derived:
             raise DeclarationError(f"{where}: abi_sizes names {name!r}, which is no size and not derived")
+    for alias, names in family.aliases.items():
+        for name in set(names) - set(family.sizes):
+            raise DeclarationError(f"{where}: aliases.{alias} names {name!r}, which is no size")
+    if family.channel_dim >= len(family.output.shape):
+        raise DeclarationError(f"{where}: channel_dim {family.channel_dim} is no dimension of the output")
     used = [
         family.flops,
         family.reduction_length,
@@ -260,6 +280,9 @@ def _check_consistency(family: Family, where: str) -> None:
         *(r.require for r in family.rules),
     ]
     used += [e for t in (*family.tensors, family.output) for e in t.shape]
+    for rule in family.rules:
+        for name in sorted(set(_FIELD.findall(rule.reason)) - values):
+            raise DeclarationError(f"{where}: reason {rule.reason!r} reads unknown name {name!r}")
     for expression in used:
         unknown = expression.names - values
         if unknown:

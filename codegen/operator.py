@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,16 @@ from .errors import DeclarationError
 from .family import Family
 
 Argument = float | str
+
+# Names that mean something else where an operator's own names are printed: C++ and Python keywords, and
+# what a kernel's epilogue already calls its value, its channel and its arguments.
+_RESERVED = frozenset(keyword.kwlist) | frozenset(
+    "OP Tensor args arguments sizes torch alignas alignof asm auto bfloat16_t bool break case catch channel char class const constexpr "
+    "continue decltype default delete do double else enum epilogue explicit extern false float for friend "
+    "goto half if inline int long mutable namespace new noexcept nullptr operator precision private "
+    "protected public register return self short signed sizeof static struct switch template this throw "
+    "true try typedef typeid typename union unsigned using v virtual void volatile workspace while".split()
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,8 @@ class Operator:
         epilogue: the chain, first operation first.
         workloads: name -> shape words as given in YAML (sizes, attributes, aliases, ``bias: false``).
         module: the name of the ``torch.nn.Module`` form; empty when there is none.
-        digest: of the declaration's meaning: reordering the YAML does not change it.
+        digest: of the declaration's meaning. The order of scalars and channel vectors is part of it: it is
+            that of the call and of a kernel's arguments.
     """
 
     name: str
@@ -77,7 +89,7 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
     name = declare.check_identifier(doc["operator"], where)
     if name != path.stem:
         raise DeclarationError(f"{where}: declares {name!r}; the file name must be {name}.yaml")
-    if doc["family"] not in families:
+    if not isinstance(doc["family"], str) or doc["family"] not in families:
         raise DeclarationError(
             f"{where}: unknown family {doc['family']!r}; known: {', '.join(sorted(families))}"
         )
@@ -86,13 +98,17 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
         n: declare.check_number(v, f"{where}: scalars.{n}")
         for n, v in declare.check_named(doc.get("scalars", {}), f"{where}: scalars").items()
     }
-    vectors = tuple(declare.check_identifier(v, where) for v in doc.get("channel_vectors", []))
-    names = [*scalars, *vectors, *(t.name for t in family.tensors), family.output.name, *family.sizes]
-    if len(set(names)) != len(names):
-        raise DeclarationError(f"{where}: a scalar or channel vector has a name that is already taken")
+    vectors = tuple(
+        declare.check_identifier(v, where) for v in _list(doc, "channel_vectors", f"{where}: channel_vectors")
+    )
+    _check_names(family, [*scalars, *vectors], where)
     workloads = declare.check_named(doc["workloads"], f"{where}: workloads")
+    if not workloads:
+        raise DeclarationError(f"{where}: workloads: at least one is needed")
     module = declare.check_identifier(doc["module"], where) if "module" in doc else ""
-    steps = tuple(_step(s, scalars, vectors, f"{where}: epilogue") for s in doc.get("epilogue", []))
+    steps = tuple(
+        _step(s, scalars, vectors, f"{where}: epilogue") for s in _list(doc, "epilogue", f"{where}: epilogue")
+    )
     return Operator(
         name=name,
         family=family,
@@ -104,6 +120,22 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
         module=module,
         digest=_digest(name, family, steps, scalars, vectors),
     )
+
+
+def _list(doc: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    """The list at ``key``; an empty one when there is none. A text is no list of letters."""
+    value = doc.get(key, [])
+    return value if isinstance(value, list) else declare.check_list(value, where)
+
+
+def _check_names(family: Family, own: list[str], where: str) -> None:
+    """Refuses names of scalars and channel vectors that a kernel or a wrapper already uses."""
+    taken = {t.name for t in family.tensors} | {family.output.name, *family.sizes, *family.derived}
+    for attribute in family.attributes:
+        taken |= {attribute.name, *attribute.value_names}
+    for index, name in enumerate(own):
+        if name in taken or name in own[:index] or name in _RESERVED:
+            raise DeclarationError(f"{where}: the name {name!r} is already taken; name it otherwise")
 
 
 def shape_words(family: Family) -> tuple[str, ...]:
@@ -162,5 +194,5 @@ def _digest(
     expressions = [
         (s.op, POINTWISE[s.op].expression, POINTWISE[s.op].cuda_expression, s.arguments) for s in steps
     ]
-    meaning = [name, family.digest, expressions, sorted(scalars.items()), vectors]
+    meaning = [name, family.digest, expressions, list(scalars.items()), vectors]
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()

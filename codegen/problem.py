@@ -279,7 +279,7 @@ def _checked(problem: Problem) -> Problem:
             raise InputError(f"{operator.name}: {name}={value}; it must be from {low} to {MAX_SIZE}")
     for rule in family.rules:
         if not rule.require.evaluate(problem.values):
-            raise InputError(f"{operator.name}: {rule.reason.format_map(problem.values)}")
+            raise InputError(f"{operator.name}: {rule.explain(problem.values)}")
     for tensor in (*problem.tensors, problem.output):
         if _elements(tensor.shape) > 2**40:
             raise InputError(

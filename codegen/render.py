@@ -120,10 +120,9 @@ def render_body(space: Space, problem: Problem, config: Config, target: Target) 
         template = _environment(space.file.parent).get_template(space.file.name)
         body = template.render(context_fields(space, problem, config, target))
     except jinja2.TemplateSyntaxError as error:
-        raise DeclarationError(
-            f"{space.family}/{error.filename or space.file.name}:{error.lineno}: {error.message}"
-        ) from None
-    except jinja2.TemplateError as error:
+        file = Path(error.filename or space.file).name
+        raise DeclarationError(f"{space.family}/{file}:{error.lineno}: {error.message}") from None
+    except (jinja2.TemplateError, UnicodeDecodeError, ArithmeticError, LookupError, TypeError) as error:
         raise DeclarationError(f"{space.family}/{space.file.name}: {error}") from None
     return body.rstrip("\n") + "\n"
 

@@ -168,7 +168,7 @@ class Space:
     def _broken_rule(self, env: Mapping[str, Value]) -> str | None:
         for rule in self.constraints:
             if not rule.require.evaluate(env):
-                return f"{rule.reason.format_map(env)} (requires {rule.require.text})"
+                return f"{rule.explain(env)} (requires {rule.require.text})"
         return None
 
     def require(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> None:
@@ -249,7 +249,7 @@ def load_space(path: Path, family: str) -> Space:
     required = ("template", "target", "archs", "file", "parameters", "default", "launch")
     doc = declare.check_keys(declare.load_mapping(path), where, required, ("derived", "constraints"))
     kind = doc["target"]
-    if kind not in _LAUNCH:
+    if not isinstance(kind, str) or kind not in _LAUNCH:
         raise DeclarationError(f"{where}: target {kind!r}; it must be cuda or cpu")
     must, may = _LAUNCH[kind]
     launch = declare.check_keys(doc["launch"], f"{where}: launch", must, may)

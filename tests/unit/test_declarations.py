@@ -10,6 +10,9 @@ import pytest
 from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue
 from coldforge.codegen.declare import load_mapping
 from coldforge.codegen.errors import DeclarationError
+from coldforge.codegen.problem import make_problem
+from coldforge.codegen.render import render
+from coldforge.codegen.target import cuda_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +48,13 @@ def _damage(path: Path, old: str, new: str) -> None:
         ("small: {", "small: {Q: 3, ", "unknown key 'Q'"),
         ("epilogue:", "epilogue: [", "malformed YAML"),
         ("operator: conv2d_divide_leaky_relu", "operator: other", "the file name must be other.yaml"),
+        ("family: conv2d", "family: [conv2d]", "unknown family"),
+        ("module:", "channel_vectors: 3\nmodule:", "expected a list"),
+        ("module:", "channel_vectors: pq\nmodule:", "expected a list"),
+        ("divisor: 2.0", "v: 1.0, divisor: 2.0", "'v' is already taken"),
+        ("divisor: 2.0", "class: 1.0, divisor: 2.0", "'class' is already taken"),
+        ("divisor: 2.0", "stride_h: 1.0, divisor: 2.0", "'stride_h' is already taken"),
+        ("divisor: 2.0", "H_out: 1.0, divisor: 2.0", "'H_out' is already taken"),
     ],
 )
 def test_operator(root: Path, old: str, new: str, expected: str) -> None:
@@ -65,6 +75,9 @@ def test_operator(root: Path, old: str, new: str, expected: str) -> None:
         ("reference: conv2d", "reference: conv9d", "no function 'conv9d'"),
         ("sizes: [N, C_in,", "sizes: [N, N,", "stands twice"),
         ("default: 1, min: 1}\n  padding", "default: 0, min: 1}\n  padding", "not a whole number from 1"),
+        ("groups={groups} is", "groups={gruops} is", "unknown name 'gruops'"),
+        ("kernel_size: [R, S]", "kernel_size: [R, Q]", "names 'Q'"),
+        ("channel_dim: 1", "channel_dim: 4", "no dimension of the output"),
         (
             "bias: {shape: [C_out], optional: true}",
             "bias: {shape: [C_out], optional: maybe}",
@@ -77,6 +90,31 @@ def test_family(root: Path, old: str, new: str, expected: str) -> None:
     with pytest.raises(DeclarationError, match=r"family\.yaml") as caught:
         Catalogue((root,)).families  # noqa: B018
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("epilogue", "5", "expected a list"),
+        ("epilogue", "relu", "expected a list"),
+        ("workloads", "{}", "at least one"),
+    ],
+)
+def test_operator_part(root: Path, key: str, value: str, expected: str) -> None:
+    parts = {"epilogue": "[relu]", "workloads": "{seed: {N: 1}}", key: value}
+    text = "operator: one\nfamily: conv2d\nsummary: one\n"
+    (root / "operators" / "one.yaml").write_text(text + "".join(f"{k}: {v}\n" for k, v in parts.items()))
+    with pytest.raises(DeclarationError, match=r"one\.yaml") as caught:
+        Catalogue((root,)).operators  # noqa: B018
+    assert expected in str(caught.value)
+
+
+def test_the_order_of_scalars_is_part_of_an_operators_digest(root: Path) -> None:
+    # It is the order of a kernel's arguments: an entry of another order must not be dispatched.
+    before = Catalogue((root,)).operator("conv2d_divide_leaky_relu").digest
+    path = root / "operators" / "conv2d_divide_leaky_relu.yaml"
+    _damage(path, "divisor: 2.0, negative_slope: 0.01", "negative_slope: 0.01, divisor: 2.0")
+    assert Catalogue((root,)).operator("conv2d_divide_leaky_relu").digest != before
 
 
 SPACE = """\
@@ -99,6 +137,7 @@ launch: {grid: "N * ceil_div(W_out, TILE_X)", block: THREADS, shared_bytes: 0}
     ("old", "new", "expected"),
     [
         ("target: cuda", "target: tpu", "must be cuda or cpu"),
+        ("target: cuda", "target: [cuda]", "must be cuda or cpu"),
         ("values: [16, 32]", "values: []", "list that is not empty"),
         ("values: [16, 32]", "values: [16, 16]", "stands twice"),
         ("values: [16, 32]", "values: [16, 1.5]", "neither a whole number"),
@@ -154,3 +193,32 @@ def test_any_bytes_load_or_are_refused(tmp_path: Path, data: bytes) -> None:
     except DeclarationError as error:
         message = str(error)
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ 1 / 0 }}", "{{ config.TILE_X + 'a' }}", "{% if %}", "{{ nope }}", "\udcff"]
+)
+def test_a_template_that_fails_is_one_error(root: Path, text: str) -> None:
+    with (root / "conv2d" / "direct.cu.jinja").open("a", errors="surrogateescape") as stream:
+        stream.write(text)
+    declared = Catalogue((root,))
+    problem = make_problem(declared.operator("conv2d_mish"), "seed")
+    target = cuda_target("sm_90")
+    space = declared.space(problem.operator, target)
+    with pytest.raises(DeclarationError, match=r"^conv2d/direct\.cu\.jinja"):
+        render(space, problem, space.default, target)
+
+
+@pytest.mark.parametrize("reason", ["{QQ} threads", "{} threads", "{THREADS.real} threads", "{ threads"])
+def test_a_reason_that_is_no_plain_text(root: Path, reason: str) -> None:
+    path = root / "conv2d" / "space.direct.cuda.yaml"
+    path.write_text(SPACE.replace("{THREADS} threads", reason).replace("THREADS <= 128", "THREADS < 0"))
+    declared = Catalogue((root,))
+    problem = make_problem(declared.operator("conv2d_mish"), "seed")
+    space = declared.space(problem.operator, cuda_target("sm_90"))
+    config = space.config({"WEIGHTS": "direct"})
+    if reason == "{QQ} threads":
+        with pytest.raises(DeclarationError, match="unknown name 'QQ'"):
+            space.check(problem, config, cuda_target("sm_90"))
+    else:
+        assert reason in str(space.check(problem, config, cuda_target("sm_90")))
