@@ -73,23 +73,28 @@ def _feasible(operator: Operator, space: Space, target: Target) -> int:
 
 
 def _print_tables(rows: list[dict[str, Any]], targets: dict[str, Target]) -> None:
-    console = Console()
-    table = Table("operator", "family", "target", "templates", "feasible configs", "workloads")
+    console = Console(highlight=False)
     for row in rows:
+        console.print(f"[bold]{row['name']}[/bold]  {row['summary']}")
+        console.print(f"  family {row['family']}; workloads {', '.join(row['workloads'])}")
         for kind, described in row["targets"].items():
-            arch = targets[kind].arch
-            templates = ", ".join(described["templates"]) or "none"
-            first = [row["name"], row["family"]] if kind == "cuda" else ["", ""]
-            last = ", ".join(row["workloads"]) if kind == "cuda" else ""
-            table.add_row(*first, f"{kind} {arch}", templates, str(described["feasible_configs"]), last)
-    console.print(table)
-    seen: set[tuple[str, str, str]] = set()
-    for row in rows:
-        for kind, described in row["targets"].items():
-            for template, parameters in described["parameters"].items():
-                if (row["family"], template, kind) in seen:
-                    continue
-                seen.add((row["family"], template, kind))
-                console.print(f"[bold]{row['family']}/{template}/{kind}[/bold]")
-                for name, values in parameters.items():
-                    console.print(f"  {name}: {', '.join(map(str, values))}", highlight=False)
+            counts = described["feasible_by_template"].items()
+            templates = ", ".join(f"{name} ({count} feasible configs)" for name, count in counts) or "none"
+            console.print(f"  {kind} {targets[kind].arch}: {templates}")
+        console.print()
+    for space, parameters in _spaces(rows).items():
+        table = Table(title=f"template {space}", title_justify="left", box=None, show_header=False)
+        for name, values in parameters.items():
+            table.add_row(name, ", ".join(map(str, values)))
+        console.print(table)
+        console.print()
+
+
+def _spaces(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
+    """The parameters of each space, once, under ``family/template/kind``."""
+    return {
+        f"{row['family']}/{template}/{kind}": parameters
+        for row in rows
+        for kind, described in row["targets"].items()
+        for template, parameters in described["parameters"].items()
+    }
