@@ -29,6 +29,7 @@ from .worker import FAULT_EXIT_CODE, receive, send, serve
 START_LIMIT_S = 180.0
 PREPARE_LIMIT_S = 900.0
 TRIAL_LIMIT_S = 60.0
+_LAST_WORDS_BYTES = 4000
 
 
 def time_limit_s(request: TrialRequest) -> float:
@@ -70,7 +71,7 @@ class WorkerClient:
         self._process: Any = None
         self._connection: Any = None
         self._busy = False
-        self._log = ""
+        self._log, self._log_name = -1, ""
         self._prepared: tuple[Any, ...] | None = None
 
     def __enter__(self) -> WorkerClient:
@@ -177,10 +178,10 @@ class WorkerClient:
         if self._process is not None and self._process.is_alive():
             return
         self._kill()
-        handle, self._log = tempfile.mkstemp(prefix="coldforge-worker-", suffix=".log")
-        os.close(handle)
+        # The worker opens the log by its name and removes the name, so that no kill of either leaves a file.
+        self._log, self._log_name = tempfile.mkstemp(prefix="coldforge-worker-", suffix=".log")
         ours, theirs = self._context.Pipe()
-        arguments = (theirs, self.target, self.settings, self._log)
+        arguments = (theirs, self.target, self.settings, self._log_name)
         self._process = self._context.Process(target=serve, args=arguments, daemon=True)
         self._connection = ours
         self._busy = True
@@ -210,11 +211,9 @@ class WorkerClient:
         raise WorkerDied(message, TrialOutcome.CRASH)
 
     def _last_words(self) -> str:
-        try:
-            with open(self._log, errors="replace") as stream:
-                lines = [line.strip() for line in stream.read()[-4000:].splitlines() if line.strip()]
-        except OSError:
-            return ""
+        start = max(0, os.fstat(self._log).st_size - _LAST_WORDS_BYTES)
+        text = os.pread(self._log, _LAST_WORDS_BYTES, start).decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         return f" ({lines[-1][:200]})" if lines else ""
 
     def _kill(self) -> None:
@@ -222,14 +221,16 @@ class WorkerClient:
         process, self._process = self._process, None
         self._prepared, self._busy = None, False
         if process is not None:
-            process.kill()
-            process.join()
-            process.close()
+            if process.pid is not None:  # else an interrupt came before it was started
+                process.kill()
+                process.join()
+                process.close()
             self._connection.close()
-        if self._log:
-            with contextlib.suppress(OSError):
-                os.unlink(self._log)
-            self._log = ""
+        if self._log >= 0:
+            os.close(self._log)
+            with contextlib.suppress(FileNotFoundError):  # the worker removed it, if it came that far
+                os.unlink(self._log_name)
+            self._log = -1
 
 
 def _how_it_ended(exit_code: int | None) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import optuna
 import sqlalchemy.exc
-from optuna.exceptions import OptunaError
+from optuna.exceptions import OptunaError, StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from sqlalchemy.engine import make_url
 
@@ -55,6 +56,21 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
         _write_ahead(path)
         engine = {"connect_args": {"timeout": _BUSY_TIMEOUT_S}}
     return _open(place, parsed.render_as_string(hide_password=True), engine)
+
+
+@contextlib.contextmanager
+def storage_faults() -> Iterator[None]:
+    """Around reads and writes of an open storage: a database that fails (a full or read-only disk, a damaged
+    file, a lost connection) is one line, not a traceback.
+
+    Raises:
+        ColdforgeError: the storage failed.
+    """
+    try:
+        yield
+    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
+        cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+        raise ColdforgeError(f"the studies cannot be read or written: {_first_line(cause)}") from error
 
 
 def _write_ahead(path: Path) -> None:

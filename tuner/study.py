@@ -91,7 +91,7 @@ class Study:
         result: TrialResult,
         distributions: Mapping[str, BaseDistribution],
         seconds: float = 0.0,
-    ) -> FrozenTrial:
+    ) -> None:
         """Commits one finished trial.
 
         Args:
@@ -99,9 +99,6 @@ class Study:
             result: what became of it.
             distributions: of the point's parameters.
             seconds: what the trial took in all, compilation included.
-
-        Returns:
-            The trial as stored.
         """
         complete = result.ok and result.time_ms is not None
         trial = create_trial(
@@ -114,7 +111,6 @@ class Study:
         trial.datetime_complete = datetime.now()
         trial.datetime_start = trial.datetime_complete - timedelta(seconds=seconds)
         self._study.add_trial(trial)
-        return trial
 
 
 def thinned(samples: Sequence[float]) -> list[float]:
@@ -148,7 +144,9 @@ def tally(results: list[TrialResult]) -> dict[str, int]:
 
 def finished_count(results: list[TrialResult]) -> int:
     """Distinct finished configs, which ``--trials`` limits: every outcome but ``illegal``."""
-    return sum(result.outcome is not TrialOutcome.ILLEGAL for result in results)
+    done = (r for r in results if r.outcome is not TrialOutcome.ILLEGAL)
+    # Two runs at once on one study may both have tried a config.
+    return len({Point(r.template, r.config).key for r in done})
 
 
 def open_study(storage: BaseStorage, inputs: StudyInputs) -> Study:

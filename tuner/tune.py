@@ -250,6 +250,7 @@ class Tuner:
         """Times the best again and stores the winner; nothing to do when no trial came since the last
         finals.
         """
+        self._results = self.study.results()  # with what another run on this study found meanwhile
         if self.study.winner_is_current(len(self._results)):
             return
         self._show("finals")
@@ -289,7 +290,8 @@ class Tuner:
 
     def _total(self) -> int:
         limit = self.options.trials
-        return len(self.feasible) if limit is None else min(limit, len(self.feasible))
+        total = len(self.feasible) if limit is None else min(limit, len(self.feasible))
+        return max(total, finished_count(self._results))  # an earlier run may have gone further
 
     def numbers(self) -> dict[str, Any]:
         """Counts and rates of this run, for the JSON."""

@@ -46,7 +46,7 @@ def serve(connection: Connection, target: Target, settings: Settings, log_path: 
         connection: The worker's end of the pipe.
         target: The device.
         settings: The parent's settings.
-        log_path: Takes everything that this process and its kernels print.
+        log_path: Takes everything that this process and its kernels print; its name is removed.
     """
     _detach(log_path)
     try:
@@ -87,6 +87,7 @@ def _detach(log_path: str) -> None:
     """Keeps the worker off the parent's terminal and its Ctrl-C, and ties its life to the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.unlink(log_path)  # the parent holds it open
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

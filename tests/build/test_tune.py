@@ -152,6 +152,8 @@ def test_several_workloads_make_one_study_each(home: Path) -> None:
         ([OP, "--sampler", "nope"], "unknown sampler 'nope'"),
         ([OP, "--trials", "0"], "--trials"),
         ([OP, "--time-budget", "0"], "--time-budget"),
+        ([OP, "--time-budget", "nan"], "nan is not a finite number of seconds"),
+        ([OP, "--time-budget", "inf"], "inf is not a finite number of seconds"),
         ([OP, "--workload", "nope"], "unknown workload"),
         ([OP, "--template", "nope"], "unknown template"),
         ([OP, "--dtype", "fp8"], "unknown dtype"),

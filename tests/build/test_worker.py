@@ -315,6 +315,20 @@ def test_time_limits_follow_the_work(make: Make) -> None:
     assert time_limit_s(replace(heavy, best_ms=50.0)) == 60.0 + 10.0 + 20.0
 
 
+def test_an_interrupt_before_the_worker_is_started_still_closes(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", interrupted)
+    client = WorkerClient(cpu_target(), settings)
+    with pytest.raises(KeyboardInterrupt):
+        client.facts()
+    client.close()
+    assert client.pid is None
+
+
 _PARENT = """
 import sys
 from pathlib import Path
@@ -336,7 +350,11 @@ def test_a_killed_parent_takes_its_worker_along(settings: Settings, tmp_path: Pa
     script = tmp_path / "parent.py"
     script.write_text(_PARENT)
     command = [sys.executable, str(script), str(settings.home)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    with subprocess.Popen(command, **pipes, text=True, env=environment) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert _alive(pid)
@@ -346,6 +364,7 @@ def test_a_killed_parent_takes_its_worker_along(settings: Settings, tmp_path: Pa
     while _alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _alive(pid)
+    assert not list(scratch.glob("coldforge-worker-*")), "a log file was left behind"
 
 
 def _alive(pid: int) -> bool:

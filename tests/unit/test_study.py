@@ -19,7 +19,7 @@ from coldforge.codegen.errors import ColdforgeError, InputError, UnknownName
 from coldforge.tuner.identity import StudyInputs
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.search import FeasibleSet, Point
-from coldforge.tuner.storage import open_storage
+from coldforge.tuner.storage import open_storage, storage_faults
 from coldforge.tuner.study import Study, find_study, finished_count, list_studies, open_study, tally, thinned
 from optuna.trial import TrialState
 
@@ -122,6 +122,24 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
         open_storage(None, tmp_path)
 
 
+def test_a_database_that_fails_later_is_one_line(tmp_path: Path) -> None:
+    storage = open_storage(None, tmp_path)
+    assert storage is not None
+    with sqlite3.connect(tmp_path / "studies.db") as connection:
+        connection.execute("DROP TABLE studies")
+    match = r"cannot be read or written: .*no such table"
+    with pytest.raises(ColdforgeError, match=match), storage_faults():
+        list_studies(storage)
+
+
+def test_a_config_that_two_runs_tried_counts_once() -> None:
+    results = [
+        TrialResult(TrialOutcome.OK, time_ms=t, template="direct", config={"T": 1}) for t in (1.0, 2.0)
+    ]
+    assert finished_count(results) == 1
+    assert finished_count([*results, dataclasses.replace(results[0], config={"T": 2})]) == 2
+
+
 def test_trials_are_finished_and_hold_everything(tmp_path: Path) -> None:
     study = open_study(_storage(tmp_path), INPUTS)
     _record(study, 0, _ok(1.5, resources={"registers": 32}, code_digest="c0", details={"floor_ms": 0.5}))
@@ -202,7 +220,7 @@ import sys
 from pathlib import Path
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.search import FeasibleSet
-from coldforge.tuner.storage import open_storage
+from coldforge.tuner.storage import open_storage, storage_faults
 from coldforge.tuner.study import open_study
 from coldforge.tuner.identity import StudyInputs
 inputs = StudyInputs("op", "w", "d", {"dims": {}}, "fp32", {"kind": "cpu", "arch": "a"}, {"t": ""}, {}, "c")

@@ -85,7 +85,7 @@ class _Found:
 
     def __init__(self, operators: tuple[str, ...], sources: tuple[str, ...], storage: str | None) -> None:
         from ...codegen.freeze import GENERATED, load_winners, read_bundle
-        from ..storage import open_storage
+        from ..storage import open_storage, storage_faults
         from ..winners import collect_winners
 
         self.operators = operators
@@ -93,7 +93,8 @@ class _Found:
         self.bundles: list[Bundle] = [read_bundle(Path(source)) for source in sources]
         self.storage = open_storage(storage, load_settings().home, create=bool(sources))
         from_studies = not sources or bool(operators)
-        self.tuned = self._wanted(collect_winners(self.storage)) if from_studies else []
+        with storage_faults():
+            self.tuned = self._wanted(collect_winners(self.storage)) if from_studies else []
         self.carried = self._wanted([w for bundle in self.bundles for w in bundle.winners])
 
     def _wanted(self, winners: list[Winner]) -> list[Winner]:

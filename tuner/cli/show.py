@@ -31,22 +31,23 @@ def command(study: str | None, follow: bool, storage: str | None, as_json: bool)
     from rich.console import Console
 
     from ..show import studies_document, studies_list, study_document, study_tables
-    from ..storage import open_storage
+    from ..storage import open_storage, storage_faults
     from ..study import find_study, list_studies
 
     if follow and (as_json or study is None):
         raise InputError("--follow shows one study on the terminal; give STUDY, and leave out --json")
     opened = open_storage(storage, load_settings().home, create=False)
-    if study is None:
-        document = studies_document(list_studies(opened))
-        shown = studies_list(document)
-    elif follow:
-        with contextlib.suppress(KeyboardInterrupt):  # the usual way to end looking
-            _follow(opened, study)
-        return
-    else:
-        document = study_document(find_study(opened, study))
-        shown = study_tables(document)
+    with storage_faults():
+        if study is None:
+            document = studies_document(list_studies(opened))
+            shown = studies_list(document)
+        elif follow:
+            with contextlib.suppress(KeyboardInterrupt):  # the usual way to end looking
+                _follow(opened, study)
+            return
+        else:
+            document = study_document(find_study(opened, study))
+            shown = study_tables(document)
     if as_json:
         print_json(document)
     else:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,16 @@ class _Command:
     storage: str | None
 
 
+class _Seconds(click.FloatRange):
+    """A span of time. A range alone lets NaN through, which is never used up."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not a finite number of seconds.", param, ctx)
+        return seconds
+
+
 @click.command("tune")
 @click.argument("operator", metavar="OP")
 @options.target_option("auto", "cuda", "cpu", default="auto")
@@ -66,7 +77,7 @@ class _Command:
 )
 @click.option(
     "--time-budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_Seconds(min=0, min_open=True),
     metavar="SECONDS",
     help="Stop searching then.",
 )
@@ -139,7 +150,7 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     from ..interrupts import Interrupts
     from ..plan import plan_study
     from ..search import sampler_named
-    from ..storage import open_storage
+    from ..storage import open_storage, storage_faults
     from ..study import open_study
 
     settings = load_settings()
@@ -155,7 +166,7 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     # All of the input is checked before the first run begins.
     work = [(plan, plan.feasible()) for plan in plans]
     runs: list[dict[str, Any]] = []
-    with Interrupts() as guard:
+    with Interrupts() as guard, storage_faults():
         compiler, client = PoolCompiler(chosen.target, settings), WorkerClient(chosen.target, settings)
         try:
             for plan, feasible in work:
