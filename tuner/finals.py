@@ -57,18 +57,16 @@ def decide(plan: Plan, study: Study, finals: Finals, trials: int) -> None:
     study.set_winner(winner_record(plan, study.name, *best, trials, final=True), entries)
 
 
-def keep_provisional(plan: Plan, study: Study, job: Job | None, result: TrialResult | None) -> None:
+def keep_provisional(plan: Plan, study: Study, job: Job, result: TrialResult) -> None:
     """After an interrupted search: stores the best variant so far with its search time, unless the stored
     winner is at least as fast.
 
     Args:
-        job: the best variant, when this run compiled it; else an earlier run stored it.
+        job: the best variant.
         result: its search result.
     """
-    if job is None or result is None or result.time_ms is None:
-        return
     known = study.winner
-    if known is None or result.time_ms < known["time_ms"]:
+    if result.time_ms is not None and (known is None or result.time_ms < known["time_ms"]):
         study.set_winner(winner_record(plan, study.name, job, result, trials=0, final=False), [])
 
 

@@ -103,7 +103,7 @@ class Tuner:
         self._search = Search(feasible, sampler_named(self.sampler), study.trials(), options.seed)
         self._results = study.results()
         self._by_code = {key: r for r in reversed(self._results) if (key := _code_key(r)) is not None}
-        self._best_job: Job | None = None
+        self._provisional: tuple[Job, TrialResult] | None = None  # the best, when this run found it
 
     @property
     def seconds(self) -> float:
@@ -133,7 +133,8 @@ class Tuner:
             return "ok"
         except KeyboardInterrupt:
             with self._guard.shielded():
-                keep_provisional(self.plan, self.study, self._best_job, self._best())
+                if self._provisional is not None:
+                    keep_provisional(self.plan, self.study, *self._provisional)
             return "stopped"
         finally:
             self._progress.close()
@@ -180,9 +181,17 @@ class Tuner:
         """How many points the next batch has."""
         if self._out_of_time():
             return 0
+        self._catch_up()
         if self.options.trials is None:
             return self.options.batch
         return min(self.options.batch, self.options.trials - finished_count(self._results))
+
+    def _catch_up(self) -> None:
+        """Takes in what another run on this study stored meanwhile, so that the two share the work."""
+        trials = self.study.trials()
+        if len(trials) > len(self._results):
+            self._search.learn(trials)
+            self._results = self.study.results()
 
     def _out_of_time(self) -> bool:
         budget = self.options.time_budget_s
@@ -240,7 +249,7 @@ class Tuner:
         if key is not None:
             self._by_code.setdefault(key, result)
         if isinstance(candidate, Job) and result is self._best():
-            self._best_job = candidate
+            self._provisional = (candidate, result)
 
     def _best(self) -> TrialResult | None:
         timed = [r for r in self._results if r.ok and r.time_ms is not None]
@@ -250,7 +259,7 @@ class Tuner:
         """Times the best again and stores the winner; nothing to do when no trial came since the last
         finals.
         """
-        self._results = self.study.results()  # with what another run on this study found meanwhile
+        self._catch_up()
         if self.study.winner_is_current(len(self._results)):
             return
         self._show("finals")

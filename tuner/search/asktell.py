@@ -51,6 +51,15 @@ class Search:
                 feasible.unseen[index] = False
         self._study.add_trials(trials)
 
+    def learn(self, trials: Iterable[FrozenTrial]) -> None:
+        """Takes in finished trials that came from elsewhere; those known already, or asked for here, are
+        left out."""
+        for trial in trials:
+            index = self.feasible.index_of(trial.params)
+            if index is not None and self.feasible.unseen[index]:
+                self.feasible.unseen[index] = False
+                self._study.add_trial(trial)
+
     @property
     def pending(self) -> frozenset[int]:
         """The points that were asked for and neither told nor withdrawn."""
