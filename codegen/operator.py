@@ -19,15 +19,16 @@ from .family import Family
 
 Argument = float | str
 
-# Names that mean something else where an operator's own names are printed: C++ and Python keywords, and
-# what a kernel's epilogue already calls its value, its channel and its arguments.
-_RESERVED = frozenset(keyword.kwlist) | frozenset(
-    "OP Tensor args arguments sizes torch alignas alignof asm auto bfloat16_t bool break case catch channel char class const constexpr "
-    "continue decltype default delete do double else enum epilogue explicit extern false float for friend "
-    "goto half if inline int long mutable namespace new noexcept nullptr operator precision private "
-    "protected public register return self short signed sizeof static struct switch template this throw "
-    "true try typedef typeid typename union unsigned using v virtual void volatile workspace while".split()
-)
+# Names that mean something else where an operator's own names are printed: words of C++ and Python, and what
+# kernels and wrappers call their own parts.
+_WORDS = """
+    OP Tensor args arguments channel epilogue operator precision self sizes torch v workspace
+    alignas alignof asm auto bool case catch char const constexpr decltype default delete do double enum
+    explicit extern false float friend goto inline int long mutable namespace new noexcept nullptr private
+    protected public register short signed sizeof static struct switch template this throw true typedef typeid
+    typename union unsigned using virtual void volatile
+"""
+_RESERVED = frozenset(keyword.kwlist) | frozenset(_WORDS.split())
 
 
 @dataclass(frozen=True)

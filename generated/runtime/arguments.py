@@ -73,7 +73,7 @@ def precision(value: str | None) -> str | None:
     Raises:
         ValueError: it is not known.
     """
-    if value is not None and value not in PRECISIONS:
+    if value is not None and (not isinstance(value, str) or value not in PRECISIONS):
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {value!r}")
     return value
 

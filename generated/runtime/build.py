@@ -17,11 +17,14 @@ import sys
 from pathlib import Path
 
 from . import lock
+from .extension import is_whole
 from .manifest import Manifest, PackageError
 from .namespace import NAMESPACE
 from .ninja import build_file
 
 TIME_LIMIT_S = 900.0
+RECORD = "verified.json"
+"""Beside the extension: which of its variants were found right on this machine."""
 PACKAGE = __name__.removesuffix(".runtime.build")
 
 
@@ -49,10 +52,11 @@ def why_not_automatically(root: Path) -> str:
     return ""
 
 
-def build(manifest: Manifest, *, quiet: bool = False) -> Path:
-    """Builds the extension unless it is there; one process at a time.
+def build(manifest: Manifest, *, again: bool = False, quiet: bool = False) -> Path:
+    """Builds the extension unless it is there and whole; one process at a time.
 
     Args:
+        again: even when it is.
         quiet: say nothing on stderr.
 
     Returns:
@@ -63,13 +67,13 @@ def build(manifest: Manifest, *, quiet: bool = False) -> Path:
             nothing can be written there.
     """
     target = extension_path(manifest)
-    if target.is_file():
+    if not again and is_whole(target, manifest.build_key):
         return target
     try:
         with lock.exclusive(
             manifest.root / "_build" / "lock", lambda: _say("waiting for another build", quiet)
         ):
-            if not target.is_file():
+            if again or not is_whole(target, manifest.build_key):
                 _say(f"building the frozen kernels of {PACKAGE} ...", quiet)
                 _build_locked(manifest, target)
     except OSError as error:
@@ -90,6 +94,7 @@ def _build_locked(manifest: Manifest, target: Path) -> None:
         text = build_file(manifest, _compiler(), "extension.so", platform.machine())
         (work / "build.ninja").write_text(text, encoding="utf-8")
         _run([_ninja(), "-C", str(work), *_jobs()], folder / "build.log")
+        (folder / RECORD).unlink(missing_ok=True)  # another build is other machine code
         os.replace(work / "extension.so", target)
     finally:
         shutil.rmtree(work, ignore_errors=True)

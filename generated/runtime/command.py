@@ -9,7 +9,6 @@ import argparse
 import importlib
 import json
 import os
-import shutil
 import sys
 from typing import Any
 
@@ -44,8 +43,7 @@ def _rebuild(arguments: list[str]) -> None:
     """
     found = load()
     if found.entries:
-        shutil.rmtree(build.build_folder(found), ignore_errors=True)
-        build.build(found)
+        build.build(found, again=True)
     os.execv(sys.executable, [sys.executable, "-m", f"{build.PACKAGE}.runtime", *arguments])
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,8 +31,8 @@ class Extension:
 
     def __init__(self, path: Path, build_key: str) -> None:
         # Looked for in the file, before loading: once its operators are registered there is no way back.
-        if not _contains(path, _MARK + build_key.encode()):
-            raise PackageError(f"{path} was built from another manifest")
+        if not is_whole(path, build_key):
+            raise PackageError(f"{path} is damaged, or was built from another manifest")
         if _namespace_is_taken():
             raise PackageError(
                 f"another library has registered the PyTorch namespace {NAMESPACE!r} in this process"
@@ -74,9 +75,16 @@ class Extension:
             self._library.coldforge_force_variant(-1)
 
 
-def _contains(path: Path, mark: bytes) -> bool:
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(mark) >= 0
+def is_whole(path: Path, build_key: str) -> bool:
+    """Whether the library is there, bears the build's mark and reaches to its end (its table of sections)."""
+    try:
+        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            (offset,) = struct.unpack_from("<Q", content, 40)  # of a 64-bit ELF file
+            size, count = struct.unpack_from("<HH", content, 58)
+            marked = content.find(_MARK + build_key.encode()) >= 0
+            return marked and offset + size * count <= len(content)
+    except (OSError, ValueError, struct.error):  # missing, empty, cut off in its header
+        return False
 
 
 def _namespace_is_taken() -> bool:

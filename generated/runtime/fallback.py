@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .frozen import FrozenOp
 
 GRADIENT = "an input requires a gradient and frozen kernels have none (under torch.no_grad() the kernel runs)"
+TANGENT = "an input carries a forward-mode tangent and frozen kernels have none"
 _TUNABLE = "no frozen kernel covers"
 _DTYPES = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16"}
 
@@ -52,7 +54,17 @@ def answer(op: FrozenOp, *arguments: Any) -> Tensor:
     """The kernel of ``<op>_reference``: the op's arguments, then the reason."""
     *own, reason = arguments
     warn(op, own, reason)
-    return op.reference(*own[:-1]).contiguous()
+    return compute(op, own[:-1])
+
+
+def compute(op: FrozenOp, arguments: Sequence[Any]) -> Tensor:
+    """The reference as a kernel would answer: in the tensors' own dtype, whatever autocast says, and
+    contiguous.
+    """
+    device = arguments[0].device.type
+    own = torch.autocast(device, enabled=False) if device in ("cpu", "cuda") else contextlib.nullcontext()
+    with own:
+        return op.reference(*arguments).contiguous()
 
 
 def tune_command(op: FrozenOp, arguments: Sequence[Any]) -> str:

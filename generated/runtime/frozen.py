@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from . import fallback, package
 
@@ -54,20 +55,25 @@ class FrozenOp:
 
     def __call__(self, *arguments: Any) -> Tensor:
         """Runs checked arguments: tensors, scalars, attributes, precision."""
-        if torch.is_grad_enabled() and _needs_grad(arguments[: len(self.tensors)]):
-            if not torch.compiler.is_compiling():
-                fallback.warn(self, arguments, fallback.GRADIENT)
-            return self.reference(*arguments[:-1])
+        tensors = arguments[: len(self.tensors)]
+        if torch.is_grad_enabled() and _needs_grad(tensors):
+            return self._refer(arguments, fallback.GRADIENT)
+        if not torch.compiler.is_compiling() and _has_tangent(tensors):
+            return self._refer(arguments, fallback.TANGENT)
         if not package.STATE.ready:
             if not torch.compiler.is_compiling():
                 package.prepare()
             elif self.overload is None:
                 raise package.not_built_while_tracing(self.name)
         if self.overload is None:
-            if not torch.compiler.is_compiling():
-                fallback.warn(self, arguments, package.STATE.why)
-            return self.reference(*arguments[:-1])
+            return self._refer(arguments, package.STATE.why)
         return self.overload(*arguments)
+
+    def _refer(self, arguments: Sequence[Any], reason: str) -> Tensor:
+        """Runs the reference outside of the op, so that PyTorch sees and differentiates its parts."""
+        if not torch.compiler.is_compiling():
+            fallback.warn(self, arguments, reason)
+        return fallback.compute(self, arguments[:-1])
 
     def positional(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """A call of the op, however it was written, as tensors, scalars and attributes in order."""
@@ -84,3 +90,8 @@ class FrozenOp:
 
 def _needs_grad(tensors: Sequence[Tensor | None]) -> bool:
     return any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _has_tangent(tensors: Sequence[Tensor | None]) -> bool:
+    # Forward mode (torch.func.jvp too) asks for no gradient, and torch.no_grad() does not end it.
+    return any(tensor is not None and unpack_dual(tensor).tangent is not None for tensor in tensors)

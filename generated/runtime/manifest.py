@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1
+_ITEMS = {"entries": dict, "units": dict, "files": str}
 ROOT = Path(__file__).resolve().parent.parent
 """The package's folder."""
 
@@ -78,4 +79,7 @@ def load(root: Path = ROOT) -> Manifest:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         found = data.get("format") if isinstance(data, dict) else None
         raise PackageError(f"{path} has format {found!r}; this runtime reads format {FORMAT}")
+    for key, kind in (("entries", list), ("units", list), ("files", dict)):
+        if not isinstance(data.get(key), kind) or not all(isinstance(e, _ITEMS[key]) for e in data[key]):
+            raise PackageError(f"{path} is malformed: {key!r} is missing or of another kind")
     return Manifest(root, raw, data)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import build, fallback, manifest, verify
-from .extension import Extension
+from .extension import Extension, is_whole
 from .manifest import PackageError
 from .namespace import NAMESPACE
 
@@ -45,7 +47,7 @@ _libraries: list[Any] = []  # registrations last as long as these objects
 
 
 def load_if_built() -> None:
-    """Loads the extension if it stands there. Called at import: builds nothing, asks no device, never
+    """Loads the extension if it stands there, whole. Called at import: builds nothing, asks no device, never
     raises.
     """
     if not OPERATORS:
@@ -54,7 +56,7 @@ def load_if_built() -> None:
         try:
             found = manifest.load()
             path = build.extension_path(found)
-            if path.is_file():
+            if is_whole(path, found.build_key):
                 _load(found, path)
         except (PackageError, OSError) as error:
             STATE.why = str(error)
@@ -73,15 +75,23 @@ def prepare() -> None:
             if STATE.extension is None:
                 _load(found, _built(found))
             assert STATE.extension is not None
-            STATE.record = verify.verify_missing(found, STATE.extension, OPERATORS)
+            STATE.record = _undisturbed(verify.verify_missing, found, STATE.extension, OPERATORS)
         except (PackageError, OSError) as error:
             STATE.why = str(error)
         STATE.ready = True
 
 
+def _undisturbed(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs ``work`` in a thread of its own: the caller may be under vmap, fake tensors, autocast or another
+    default device, and none of that may reach a check whose result is recorded.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(work, *arguments).result()
+
+
 def _built(found: manifest.Manifest) -> Path:
     path = build.extension_path(found)
-    if path.is_file():
+    if is_whole(path, found.build_key):
         return path
     refusal = build.why_not_automatically(found.root)
     if refusal:

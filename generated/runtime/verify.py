@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .arguments import PRECISIONS
-from .build import build_folder
+from .build import RECORD, build_folder
 from .extension import Extension
 from .manifest import Manifest
 
@@ -36,7 +36,7 @@ _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 def record_path(manifest: Manifest) -> Path:
     """Where the results of this machine's checks are kept."""
-    return build_folder(manifest) / "verified.json"
+    return build_folder(manifest) / RECORD
 
 
 def read_record(manifest: Manifest) -> dict[str, Any]:
@@ -45,14 +45,20 @@ def read_record(manifest: Manifest) -> dict[str, Any]:
         record = json.loads(record_path(manifest).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
+    if not isinstance(record, dict):
+        return {}
+    return {name: result for name, result in record.items() if _is_result(result)}
+
+
+def _is_result(result: Any) -> bool:
+    return isinstance(result, dict) and isinstance(result.get("ok"), bool) and "why" in result
 
 
 def enable_verified(manifest: Manifest, extension: Extension) -> bool:
     """Enables every variant that is known to be right.
 
     Returns:
-        Whether nothing that could run here is left to check.
+        Whether nothing that might run here is left to check.
     """
     record = read_record(manifest)
     pending = False
@@ -60,9 +66,9 @@ def enable_verified(manifest: Manifest, extension: Extension) -> bool:
         if not _needs_check(entry):
             extension.enable(number, True)
         elif extension.variants[number] in record:
-            extension.enable(number, bool(record[extension.variants[number]].get("ok")))
-        else:
-            pending = pending or _can_check(extension, number, entry)
+            extension.enable(number, record[extension.variants[number]]["ok"])
+        else:  # whether there is such a GPU is asked at the first call, not at import
+            pending = pending or entry["target"]["kind"] == "cuda" or extension.runs_here(number)
     return not pending
 
 

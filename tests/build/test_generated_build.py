@@ -202,7 +202,9 @@ def test_what_was_edited_is_not_built(built: Path, tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_a_stale_extension_is_refused(built: Path, tmp_path: Path, naive_winner: WinnerFactory) -> None:
+def test_a_stale_or_damaged_extension_is_built_anew(
+    built: Path, tmp_path: Path, naive_winner: WinnerFactory
+) -> None:
     package = _copy(built, tmp_path)
     (old,) = (package / "_build").glob("*/pk.so")
     freeze([naive_winner(), naive_winner({"N": 9})], package, "pk")
@@ -212,9 +214,41 @@ def test_a_stale_extension_is_refused(built: Path, tmp_path: Path, naive_winner:
     assert place != old
     place.parent.mkdir(parents=True)
     shutil.copy(old, place)
+    forbidden = run(tmp_path, CALL, COLDFORGE_BUILD="0")
+    assert forbidden.stdout.strip() == "None"
+    assert "its extension is not built" in forbidden.stderr
     done = run(tmp_path, CALL)
-    assert done.stdout.strip() == "None"
-    assert "pk.so was built from another manifest" in done.stderr
+    assert done.stdout.strip().endswith("@x86-64-v2")
+    whole = place.read_bytes()
+    for damaged in (b"", whole[:-1]):
+        place.write_bytes(damaged)
+        done = build(tmp_path, "--json")
+        assert json.loads(done.stdout)["status"] == "ok", done.stderr
+        assert place.stat().st_size == len(whole)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "with torch.device('meta'), FakeTensorMode(): call(*map(torch.ones, shapes), None)",
+        "torch.vmap(lambda x: call(x, w, b))(torch.ones(2, 1, 8, 6, 6))",
+    ],
+)
+def test_the_check_of_a_build_sees_no_mode_of_the_caller(built: Path, tmp_path: Path, first: str) -> None:
+    package = _copy(built, tmp_path)
+    (record,) = (package / "_build").glob("*/verified.json")
+    record.write_text('{"broken": 1}')
+    code = f"""
+import torch, pk
+from torch._subclasses.fake_tensor import FakeTensorMode
+shapes = (1, 8, 6, 6), (6, 8, 3, 3)
+w, b = torch.ones(6, 8, 3, 3), torch.arange(6.0)
+call = pk.conv2d_divide_leaky_relu
+{first}
+"""
+    run(tmp_path, code + CALL)
+    results = json.loads(record.read_text())
+    assert [(name.rpartition("@")[2], r["ok"]) for name, r in results.items()] == [("x86-64-v2", True)]
 
 
 def test_no_compiler_and_a_failing_one(built: Path, tmp_path: Path) -> None:

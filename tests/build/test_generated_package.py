@@ -211,6 +211,41 @@ def test_gradients(package: ModuleType) -> None:
     assert last(package) is not None
 
 
+def test_forward_mode(package: ModuleType) -> None:
+    x, weight, bias = inputs()
+
+    def plain(t: torch.Tensor) -> torch.Tensor:
+        return F.leaky_relu(F.conv2d(t, weight, bias) / 2.0, 0.01)
+
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="forward-mode tangent"):
+        _, tangent = torch.func.jvp(
+            lambda t: package.conv2d_divide_leaky_relu(t, weight, bias), (x,), (torch.ones_like(x),)
+        )
+    assert torch.allclose(tangent, torch.func.jvp(plain, (x,), (torch.ones_like(x),))[1], atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_reference_answers_as_a_kernel_does(package: ModuleType) -> None:
+    op = package.conv2d_divide_leaky_relu
+    x, weight, bias = inputs()
+    x = x.to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = [
+            op(x, weight, bias),
+            op(x, weight, bias, dilation=2),
+            op(x.clone().requires_grad_(), weight, bias),
+        ]
+    assert [(out.dtype, out.is_contiguous()) for out in outputs] == [(torch.float32, True)] * 3
+
+
+def test_sizes_that_a_kernel_cannot_count(package: ModuleType) -> None:
+    _, weight, bias = inputs()
+    x = torch.empty(0, 8, 2**31 + 2, 3)
+    with pytest.warns(RuntimeWarning, match="H=2147483650 is too large for a frozen kernel"):
+        out = package.conv2d_divide_leaky_relu(x, weight, bias)
+    assert out.shape == (0, 6, 2**31, 1)
+
+
 @pytest.mark.parametrize(
     ("error", "match", "change"),
     [
@@ -230,6 +265,7 @@ def test_gradients(package: ModuleType) -> None:
         (TypeError, "groups must be an int", {"groups": 1.5}),
         (TypeError, "divisor must be a number, got Tensor", {"divisor": torch.tensor(2.0)}),
         (ValueError, "precision must be one of", {"precision": "fp8"}),
+        (ValueError, "precision must be one of", {"precision": ["fp32"]}),
     ],
 )
 def test_bad_arguments(

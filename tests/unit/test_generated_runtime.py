@@ -95,7 +95,7 @@ def test_the_build_key_follows_manifest_and_headers(tmp_path: Path) -> None:
 def test_bad_manifests(tmp_path: Path) -> None:
     with pytest.raises(manifest.PackageError, match="cannot read"):
         manifest.load(tmp_path)
-    for text in ("", "{", "[]", '{"format": 99}'):
+    for text in ("", "{", "[]", '{"format": 99}', '{"format": 1}', '{"format": 1, "entries": [3]}'):
         (tmp_path / "manifest.json").write_text(text)
         with pytest.raises(manifest.PackageError, match=r"manifest\.json"):
             manifest.load(tmp_path)

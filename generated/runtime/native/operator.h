@@ -91,6 +91,19 @@ inline std::string fill_device(const Place& place, Request& request, Gpu*& gpu) 
   return gpu->why;
 }
 
+// Kernels hold each run-time size in 31 bits; products of them need not fit. Returns nothing, or which does
+// not.
+inline std::string too_large(const Operator& op, const int64_t* values) {
+  for (int i = 0; i < op.size_count; ++i) {
+    const int place = op.size_values[i];
+    if (values[place] > INT32_MAX) {
+      return std::string(op.value_names[place]) + "=" + std::to_string(values[place]) +
+             " is too large for a frozen kernel";
+    }
+  }
+  return "";
+}
+
 inline Answer answer(const Operator& op, const Call& call) {
   const Place place = place_of(call.first());
   const int32_t dtype = dtype_code_of(call.first());
@@ -110,6 +123,7 @@ inline Answer answer(const Operator& op, const Call& call) {
   reason = fill_device(place, request, gpu);
   if (!reason.empty()) return no_answer(std::move(reason));
 
+  if (!(reason = too_large(op, values)).empty()) return no_answer(std::move(reason));
   std::string refused;
   const std::vector<Candidate> candidates = select(op, kVariants, request, refused);
   int64_t shape[kMaxRank] = {};

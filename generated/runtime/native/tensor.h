@@ -17,7 +17,7 @@
 namespace coldforge {
 namespace {
 
-// What PyTorch said about its last error; only 2.13 and newer tell.
+// What PyTorch said about its last error, in one line; only 2.13 and newer tell.
 inline std::string last_error() {
   using Get = const char* (*)();
   static const Get get = [] {
@@ -27,7 +27,9 @@ inline std::string last_error() {
                : reinterpret_cast<Get>(dlsym(library, "torch_exception_get_what_without_backtrace"));
   }();
   const char* text = get == nullptr ? nullptr : get();
-  return text == nullptr || *text == 0 ? "" : std::string(": ") + text;
+  if (text == nullptr || *text == 0) return "";
+  const std::string all = text;
+  return ": " + all.substr(0, all.find('\n'));
 }
 
 inline void check(AOTITorchError error, const char* what) {
