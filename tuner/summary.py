@@ -56,12 +56,12 @@ def best_entry(study: Study, results: list[TrialResult]) -> Entry | None:
 
 
 def default_entry(study: Study, results: list[TrialResult]) -> Entry | None:
-    """The default config of the study's first template, the first trial of every study. None before it
-    ran.
+    """The default config of the study's first template that has a legal one. None before it ran, and where
+    the problem allows none.
     """
-    if not results:
+    first = next((result for result in results if result.details.get("default")), None)
+    if first is None:
         return None
-    first = results[0]
     if study.winner_is_current(len(results)):
         for finalist in study.finals:
             if _same(finalist, first) and finalist["outcome"] == TrialOutcome.OK:

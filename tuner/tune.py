@@ -240,6 +240,9 @@ class Tuner:
 
     def _record(self, index: int, result: TrialResult, candidate: Job | TrialResult) -> None:
         seconds = result.seconds + float(result.details.get("compile_s", 0.0))
+        # Said of each: a result that came by its machine code has the details of another config.
+        details = {**result.details, "default": index in self.feasible.defaults}
+        result = dataclasses.replace(result, details=details)
         point = self.feasible.points[index]
         self.study.record(point, result, self.feasible.distributions_of(index), seconds)
         self._search.tell(index, result.time_ms if result.ok else None)

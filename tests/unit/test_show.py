@@ -44,7 +44,7 @@ def _fill(study: Study) -> None:
             reason = f"[normal] inputs: off by {index} bounds"
             result = TrialResult(TrialOutcome.WRONG_RESULT, reason, error=0.1)
         else:
-            details = {"floor_ms": 0.5}
+            details = {"floor_ms": 0.5, "default": index == 0}
             figures = {"error": 1e-7, "resources": {"registers": 0, "code_bytes": 1000 + index}}
             result = TrialResult(TrialOutcome.OK, time_ms=3.0 - index / 10, details=details, **figures)
         study.record(FEASIBLE.points[index], result, FEASIBLE.distributions_of(index))

@@ -227,6 +227,13 @@ def test_the_winner_is_complete(bench: Bench) -> None:
     assert winner.study == bench.study.name
 
 
+def test_where_the_default_is_not_legal_none_is_reported(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_plan(tmp_path, TILE=[8, 16], VEC=[8, 1]))
+    assert not bench.plan.defaults
+    assert bench.tune(trials=3) == "ok"
+    assert summarise(bench.study)["default"] is None
+
+
 def test_two_runs_at_once_share_a_study(bench: Bench) -> None:
     feasible = bench.plan.feasible()
     others = [len(feasible) - 1, 2]
