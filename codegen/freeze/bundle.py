@@ -103,6 +103,8 @@ def read_bundle(path: Path) -> Bundle:
         document = json.loads(index)
         version, entries = document["format"], document["entries"]
         studies, files = dict(document["studies"]), dict(document["files"])
+        if not isinstance(entries, list):
+            raise TypeError
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{path}: malformed {INDEX}") from None
     if version != FORMAT:
@@ -118,7 +120,10 @@ def read_bundle(path: Path) -> Bundle:
     for name in files:
         read(name)
     winners = tuple(winner_of_entry(entry, read, str(path)) for entry in entries)
-    return Bundle(winners, {name: json.loads(read(member)) for name, member in studies.items()})
+    try:
+        return Bundle(winners, {name: json.loads(read(member)) for name, member in studies.items()})
+    except ValueError as error:
+        raise InputError(f"{path}: malformed study ({error})") from None
 
 
 def _members(path: Path) -> dict[str, bytes]:

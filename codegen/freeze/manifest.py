@@ -110,7 +110,7 @@ def winner_of_entry(entry: Mapping[str, Any], read: Callable[[str], bytes], wher
             binary=binary,
             flags=tuple(entry["flags"]),
         )
-    except (KeyError, TypeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: malformed entry ({type(error).__name__}: {error})") from None
 
 

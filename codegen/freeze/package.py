@@ -31,17 +31,36 @@ GENERATED = BUILTIN_ROOT.parent / "generated"
 """The repository's own package."""
 
 _NAMESPACE = re.compile(r"[a-z][a-z0-9_]{0,60}\Z")
+# Namespaces of PyTorch 2.13 and its companions; a library that takes one of them cannot be loaded.
 _TAKEN = {
     "aten",
+    "c10d",
+    "c10d_functional",
+    "debugprims",
+    "export",
+    "flex_lib",
+    "fsdp",
+    "higher_order",
+    "inductor",
+    "inductor_prims",
+    "mkl",
+    "mkldnn",
+    "mkldnn_prepacked",
+    "onednn",
+    "onnx",
+    "onnx_symbolic",
     "prim",
     "prims",
+    "profiler",
+    "quantization",
     "quantized",
+    "rngprims",
+    "sparse",
+    "static_runtime",
+    "streams",
+    "symm_mem",
     "torch",
     "torchvision",
-    "inductor",
-    "c10d",
-    "onednn",
-    "mkldnn",
 }
 _FOLDERS = {
     "kernels": "The frozen sources and binaries, and the C++ table of the extension.",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import zipfile
 from collections.abc import Callable
@@ -85,6 +87,26 @@ def test_an_edited_member_is_named(tmp_path: Path, naive_winner: WinnerFactory) 
     with zipfile.ZipFile(edited, "w") as archive:
         archive.writestr("something.txt", "else")
     with pytest.raises(InputError, match="not a coldforge bundle"):
+        read_bundle(edited)
+
+
+@pytest.mark.parametrize(
+    "change", [{"entries": 3}, {"entries": [3]}, {"entries": [{}]}, {"studies": [1]}, {"measurement": "x"}]
+)
+def test_an_index_of_another_shape(
+    tmp_path: Path, naive_winner: WinnerFactory, change: dict[str, object]
+) -> None:
+    path, edited = tmp_path / "bundle.zip", tmp_path / "edited.zip"
+    write_bundle(path, [naive_winner()])
+    with zipfile.ZipFile(path) as archive:
+        index = json.loads(archive.read("index.json"))
+    if "measurement" in change:
+        index["entries"][0] |= change
+    else:
+        index |= change
+    text = json.dumps(index).encode()
+    _rewritten(path, edited, {"index.json": text, "index.sha256": hashlib.sha256(text).hexdigest().encode()})
+    with pytest.raises(InputError, match="malformed"):
         read_bundle(edited)
 
 

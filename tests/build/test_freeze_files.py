@@ -102,7 +102,7 @@ def test_repository_package_is_what_freeze_writes(tmp_path: Path) -> None:
     assert ours == _tree(tmp_path / "generated")
 
 
-@pytest.mark.parametrize("namespace", ["", "Aten", "aten", "a-b", "1a", "class", "x" * 80])
+@pytest.mark.parametrize("namespace", ["", "Aten", "aten", "profiler", "a-b", "1a", "class", "x" * 80])
 def test_bad_namespace(tmp_path: Path, naive_winner: WinnerFactory, namespace: str) -> None:
     with pytest.raises(InputError, match="package name"):
         freeze([naive_winner()], tmp_path / "pkg", namespace)

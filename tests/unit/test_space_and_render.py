@@ -170,6 +170,15 @@ def test_builtin_default_is_feasible_everywhere_it_claims(space: Space) -> None:
             assert space.check(make_problem(operator, workload), space.default, _target(space, arch)) is None
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_the_cpu_template_refuses_what_it_cannot_compute(dtype: str) -> None:
+    target = cpu_target_for("x86-64-v3")
+    for operator in catalogue().operators.values():
+        problem = make_problem(operator, "small", dtype=dtype)
+        for space in catalogue().spaces(operator, "cpu"):
+            assert "fp32 only" in str(space.check(problem, space.default, target))
+
+
 @pytest.mark.parametrize("space", _builtin_spaces(), ids=lambda s: s.name)
 def test_template_uses_exactly_the_context(space: Space) -> None:
     problem = make_problem(catalogue().operator(_founding(space)), "seed")
