@@ -21,6 +21,7 @@ from typing import Any
 
 from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.settings import Settings
+from ..codegen.spawn import start_shielded
 from ..codegen.target import Target
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
@@ -185,7 +186,7 @@ class WorkerClient:
         self._process = self._context.Process(target=serve, args=arguments, daemon=True)
         self._connection = ours
         self._busy = True
-        self._process.start()
+        start_shielded(self._process)
         theirs.close()  # or its end would not be noticed
         self.starts += 1
         try:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import ColdforgeError, CompileError
+from ..spawn import start_shielded
 from .artifact import Artifact
 from .cache import Cache
 
@@ -71,7 +72,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, child = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(child, root), daemon=True)
-        self.process.start()
+        start_shielded(self.process)
         child.close()
         self.index: int | None = None
         self.name = ""

@@ -21,7 +21,7 @@ ALLOWED = {
 }
 # Inside codegen: a file may import only from its own level or a lower one.
 LEVELS = [
-    {"errors", "atomic", "settings", "dtypes", "expr", "declare", "target"},
+    {"errors", "atomic", "settings", "spawn", "dtypes", "expr", "declare", "target"},
     {"family", "operator", "problem"},
     {"space", "catalogue", "epilogue"},
     {"render"},
