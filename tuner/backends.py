@@ -23,7 +23,7 @@ from .tools import Job
 
 _MAX_BATCH = 8
 # What decides a verdict and a time besides the variant itself.
-_JUDGING_FILES = ("inputs.py", "bound.py", "measure.py")
+_JUDGING_FILES = ("inputs.py", "bound.py", "verify.py", "measure.py", "workbench.py", "devices/*.py")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -112,6 +112,7 @@ def _cuda_driver() -> str:
 
 def _judging_digest() -> str:
     digest = hashlib.sha256()
-    for name in _JUDGING_FILES:
-        digest.update(Path(__file__).with_name(name).read_bytes())
+    for pattern in _JUDGING_FILES:
+        for path in sorted(Path(__file__).parent.glob(pattern)):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

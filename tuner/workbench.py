@@ -140,11 +140,8 @@ class Workbench:
         try:
             with Variant(self.device, request) as variant:
                 result = self._trial(variant, study, request)
-        except LaunchRefused as error:
-            result = TrialResult(TrialOutcome.RESOURCE_LIMIT, str(error))
-        except torch.OutOfMemoryError as error:
-            reason = f"out of device memory: {error}".splitlines()[0]
-            result = TrialResult(TrialOutcome.RESOURCE_LIMIT, reason)
+        except (LaunchRefused, torch.OutOfMemoryError) as error:
+            result = _refused(error)
         return replace(_signed(result, request), seconds=time.perf_counter() - started)
 
     def _trial(self, variant: Variant, study: Study, request: TrialRequest) -> TrialResult:
@@ -181,8 +178,8 @@ class Workbench:
                 try:
                     variant = stack.enter_context(Variant(self.device, request))
                     verdict = variant.verify(study)
-                except LaunchRefused as error:
-                    results[index] = TrialResult(TrialOutcome.RESOURCE_LIMIT, str(error))
+                except (LaunchRefused, torch.OutOfMemoryError) as error:
+                    results[index] = _refused(error)
                     continue
                 if verdict.ok:
                     running[index] = (variant, verdict)
@@ -241,6 +238,12 @@ def judge_timed(study: Study) -> str:
     check = study.checks.workload[0]
     judgement = judge(study.timed[0].output, check.expected)
     return f"{judgement.wrong} outputs of the timed calls are wrong" if judgement.wrong else ""
+
+
+def _refused(error: Exception) -> TrialResult:
+    """A launch that the device refused, or for which it has no memory; it is unharmed."""
+    reason = str(error) if isinstance(error, LaunchRefused) else f"out of device memory: {error}"
+    return TrialResult(TrialOutcome.RESOURCE_LIMIT, reason.splitlines()[0])
 
 
 def _wrong(verdict: Verdict, reason: str) -> TrialResult:
