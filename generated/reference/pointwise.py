@@ -101,6 +101,14 @@ def _times_reciprocal() -> str:
     return f"v * {scale} * (1.0f / (value * {scale}))"
 
 
+def _bounded(name: str, v: torch.Tensor, value: Any) -> torch.Tensor:
+    """`torch.minimum` or `torch.maximum`, whose result is NaN where either is: `clamp` with one NaN bound was
+    seen to give v on one PyTorch release and NaN on another."""
+    import torch
+
+    return getattr(torch, name)(v, torch.as_tensor(value, dtype=v.dtype, device=v.device))
+
+
 def _at_least(v: str, bound: str) -> str:
     return f"({v} < {bound} || {bound} != {bound} ? {bound} : {v})"
 
@@ -130,8 +138,8 @@ _OPS = (
     _binary("sub", lambda v, value: v - value, "v - value"),
     _binary("mul", lambda v, value: v * value, "v * value"),
     _binary("div", lambda v, value: v / value, "v / value", cuda=_times_reciprocal()),
-    _binary("min", lambda v, value: v.clamp(max=value), _at_most("v", "value")),
-    _binary("max", lambda v, value: v.clamp(min=value), _at_least("v", "value")),
+    _binary("min", lambda v, value: _bounded("minimum", v, value), _at_most("v", "value")),
+    _binary("max", lambda v, value: _bounded("maximum", v, value), _at_least("v", "value")),
     PointwiseOp(
         "clamp",
         {"min": None, "max": None},
