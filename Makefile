@@ -14,19 +14,20 @@ CXX_SOURCES := $(shell git ls-files 'templates/include/*.cuh' 'templates/include
 .PHONY: help venv demo test test-all lint format clean
 
 help:
-	@echo "make demo      tune, freeze, import and compare a kernel on this machine (about four minutes)"
-	@echo "make test      lint, then every test that needs no GPU (about five minutes)"
+	@echo "make demo      tune, freeze, import and compare a kernel on this machine (three to four minutes)"
+	@echo "make test      lint, then every test that needs no GPU (about six minutes)"
 	@echo "make test-all  the slow tests too"
 	@echo "make lint      ruff, pyright, clang-format: what pre-commit and CI run"
 	@echo "make format    let the formatters rewrite the sources"
 
 $(READY):
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[dev,cuda]"
-	rm -f $(VENV)/.ready-*
-	touch $@
+	@echo "installing into $(VENV): $(TORCH), the project and its tools (about a minute; log: $(VENV)/install.log)"
+	@{ $(BIN)/python -m pip install --upgrade pip && $(BIN)/python -m pip install "$(TORCH)" && \
+	  $(BIN)/python -m pip install --editable ".[dev,cuda]"; } > $(VENV)/install.log 2>&1 || \
+	  { tail -n 40 $(VENV)/install.log; exit 1; }
+	@rm -f $(VENV)/.ready-*
+	@touch $@
 
 venv: $(READY)
 

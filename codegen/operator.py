@@ -139,6 +139,15 @@ def _check_names(family: Family, own: list[str], where: str) -> None:
             raise DeclarationError(f"{where}: the name {name!r} is already taken; name it otherwise")
 
 
+def _usage(name: str) -> str:
+    """How a step of several parameters, or of none, is written."""
+    parameters = POINTWISE[name].parameters
+    if not parameters:
+        return f"{name} takes no parameters; write it as a word"
+    words = ", ".join(f"{p}: {'...' if default is None else default}" for p, default in parameters.items())
+    return f"{name} takes {len(parameters)} parameters; name them, as in {{{name}: {{{words}}}}}"
+
+
 def shape_words(family: Family) -> tuple[str, ...]:
     """Every word that a workload or ``--shape`` may set."""
     words = [*family.sizes, *family.aliases]
@@ -164,7 +173,7 @@ def _step(item: Any, scalars: Mapping[str, float], vectors: tuple[str, ...], whe
     parameters = POINTWISE[name].parameters
     if not isinstance(given, dict):
         if len(parameters) != 1:
-            raise DeclarationError(f"{where}: {name} takes {len(parameters)} parameters; name them")
+            raise DeclarationError(f"{where}: {_usage(name)}, got {given!r}")
         given = {next(iter(parameters)): given}
     unknown = [key for key in given if key not in parameters]
     if unknown:
@@ -177,7 +186,8 @@ def _step(item: Any, scalars: Mapping[str, float], vectors: tuple[str, ...], whe
             raise DeclarationError(f"{where}: {name} needs {key!r}")
         if isinstance(value, str) and value not in scalars and value not in vectors:
             raise DeclarationError(
-                f"{where}: {name}.{key} names {value!r}, which is no scalar and no channel vector"
+                f"{where}: {name}.{key} names {value!r}, which is no scalar and no channel vector; "
+                f"declared: {', '.join([*scalars, *vectors]) or 'none'}"
             )
         if isinstance(value, str) and value in vectors and key not in POINTWISE[name].channel_parameters:
             raise DeclarationError(f"{where}: {name}.{key} cannot be a channel vector")

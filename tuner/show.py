@@ -61,7 +61,7 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     speedup = ""
     best, default = run["best"], run["default"]
     if best and default and default["time_ms"]:
-        speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x the default"
+        speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
     added = f"{run['added']} configs in {run['seconds']:.0f} s"
     return Group(Text(f"{run['status']}: {added}{speedup}", style="bold"), _facts(run))
 

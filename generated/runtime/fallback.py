@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .manifest import ROOT
+from .namespace import NAMESPACE
 
 if TYPE_CHECKING:
     from .frozen import FrozenOp
@@ -31,7 +32,8 @@ def warn(op: FrozenOp, arguments: Sequence[Any], reason: str) -> None:
     if (op.name, reason) in _warned:
         return
     _warned.add((op.name, reason))
-    advice = f"; tune one: {tune_command(op, arguments)}" if reason.startswith(_TUNABLE) else ""
+    advice = f"; tune one: {tune_command(op, arguments)}, then {freeze_command(op)}"
+    advice = advice if reason.startswith(_TUNABLE) else ""
     text = f"coldforge: {op.name} runs the PyTorch reference: {reason}{advice}"
     warnings.warn(text, RuntimeWarning, stacklevel=_callers_level())
 
@@ -80,6 +82,12 @@ def tune_command(op: FrozenOp, arguments: Sequence[Any]) -> str:
     shape = ",".join(f"{name}={value}" for name, value in fields.items())
     command = f"coldforge tune {op.name} --target {'cuda' if tensors[0].is_cuda else 'cpu'} --shape {shape}"
     return command if dtype == "fp32" else f"{command} --dtype {dtype}"
+
+
+def freeze_command(op: FrozenOp) -> str:
+    """The command line that would freeze it into this package."""
+    command = f"coldforge freeze {op.name}"
+    return command if NAMESPACE == "coldforge" else f"{command} --package {NAMESPACE} --out {ROOT.parent}"
 
 
 def _shape_fields(op: FrozenOp, attributes: Sequence[Any]) -> list[str]:

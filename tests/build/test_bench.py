@@ -129,6 +129,7 @@ FOUND = {
         {"name": "compile", "time_ms": None, "ci95_ms": None, "error": None, "reason": "no compiler"},
     ],
     "speedup": {"eager": 2.5},
+    "speedup_ci95": {"eager": [2.45, 2.55]},
 }
 
 
@@ -138,6 +139,10 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2.50x" in shown
     assert "no compiler" in shown
     assert "floor 0.5 ms" in shown
+    assert "2.45-2.55" in shown
+    assert "busy" not in shown
+    _show({**FOUND, "speedup_ci95": {"eager": [1.4, 3.1]}})
+    assert "machine was busy" in capsys.readouterr().out
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

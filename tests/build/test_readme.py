@@ -25,10 +25,14 @@ def _blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A copy of the tracked files, importable as `coldforge`, with a state folder of its own."""
+    """A copy of the files that git does not ignore, importable as `coldforge`, with its own state folder."""
     folder = tmp_path_factory.mktemp("readme")
     names = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     for name in filter(None, names.split("\0")):
         source = ROOT / name

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +87,37 @@ def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
     cache = "cold" if found["cold"] else "warm"
     title = f"{found['operator']} {found['workload']} on {found['device']} ({cache} cache)"
-    table = Table(title=title, caption=f"{found['variant']}; floor {found['floor_ms']:.4g} ms", min_width=88)
+    table = Table(title=title, title_justify="left")
     table.add_column("")
-    for name in ("ms", "95% interval", "frozen is faster by", "rel. L2 error"):
+    for name in ("median ms", "95% interval", "frozen faster by", "95% interval", "rel. L2 error"):
         table.add_column(name, justify="right")
     for row in found["rows"]:
-        if row["reason"]:
-            table.add_row(row["name"], "-", "-", "-", row["reason"])
-            continue
-        low, high = row["ci95_ms"]
-        faster = found["speedup"].get(row["name"])
-        ratio, interval = "" if faster is None else f"{faster:.2f}x", f"{low:.4f}-{high:.4f}"
-        table.add_row(row["name"], f"{row['time_ms']:.4f}", interval, ratio, f"{row['error']:.1e}")
-    Console().print(table)
+        table.add_row(row["name"], *_cells(row, found))
+    console.print(table)
+    console.print(f"{found['variant']}, floor {found['floor_ms']:.4g} ms", highlight=False, soft_wrap=True)
+    if any(_noisy(interval) for interval in found["speedup_ci95"].values()):
+        console.print(
+            "This machine was busy: the times swing. 'Faster by' is the median of the ratios within each "
+            "round, which a busy machine disturbs least; repeat on an idle one.",
+            highlight=False,
+        )
+
+
+def _cells(row: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """A row's columns after its name."""
+    if row["reason"]:
+        return ["-", "-", "-", "-", row["reason"]]
+    low, high = row["ci95_ms"]
+    cells = [f"{row['time_ms']:.4f}", f"{low:.4f}-{high:.4f}", "", "", f"{row['error']:.1e}"]
+    if row["name"] in found["speedup"]:
+        least, most = found["speedup_ci95"][row["name"]]
+        cells[2:4] = [f"{found['speedup'][row['name']]:.2f}x", f"{least:.2f}-{most:.2f}"]
+    return cells
+
+
+def _noisy(interval: Sequence[float]) -> bool:
+    """Whether a ratio's interval is too wide to compare kernels by: over a tenth of itself."""
+    return interval[1] - interval[0] > 0.1 * interval[0]

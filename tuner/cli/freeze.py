@@ -187,15 +187,19 @@ def _show(report: dict[str, Any]) -> None:
     for entry in report["entries"]:
         times = f"{entry['new_ms']:.4g} ms"
         if entry["what"] == "replaced":
-            times = f"{entry['old_ms']:.4g} ms -> {times}"
+            slower = entry["new_ms"] > entry["old_ms"]
+            note = "  (slower; times of different runs compare roughly)" if slower else ""
+            times = f"{entry['old_ms']:.4g} ms -> {times}{note}"
         click.echo(f"{entry['what']:>8}  {entry['name']}  {times}")
     for name in report.get("dropped", []):
         click.echo(f" dropped  {name}  (its operator's declaration has changed)")
     if "bundle" in report:
-        click.echo(f"{report['bundle']}: {len(report['entries'])} winners, {len(report['studies'])} studies")
+        click.echo(
+            f"{report['bundle']}: winners: {len(report['entries'])}, studies: {len(report['studies'])}"
+        )
         return
     built = report["build"]
-    click.echo(f"{report['folder']}: {report['total_entries']} entries of {', '.join(report['operators'])}")
+    click.echo(f"{report['folder']}: {report['total_entries']} frozen, of {', '.join(report['operators'])}")
     if built is None:
         return
     if "reason" in built:

@@ -21,7 +21,7 @@ _FOLLOW_EVERY_S = 2.0
 
 
 @click.command("show")
-@click.argument("study", metavar="STUDY", required=False)
+@click.argument("study", metavar="[STUDY]", required=False)
 @click.option("--follow", is_flag=True, help="Keep showing it until its finals are held, or Ctrl-C.")
 @click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")
 @options.json_option
