@@ -20,11 +20,13 @@ class EpilogueCode:
         scalars: run-time scalars, read once into ``const float`` members of the same name.
         channels: channel vectors, indexed by ``channel`` where they are used.
         lines: statements on ``float v``, in order.
+        hoisted: (member, expression over the scalars): computed once a call; empty for CUDA.
     """
 
     scalars: tuple[str, ...]
     channels: tuple[str, ...]
     lines: tuple[str, ...]
+    hoisted: tuple[tuple[str, str], ...] = ()
 
 
 def epilogue_code(operator: Operator, language: str) -> EpilogueCode:
@@ -33,16 +35,31 @@ def epilogue_code(operator: Operator, language: str) -> EpilogueCode:
     Args:
         language: ``cuda`` takes an operation's CUDA override when it has one; ``cpp`` never does.
     """
-    lines = tuple(_line(step, operator, language) for step in operator.epilogue)
-    return EpilogueCode(tuple(operator.scalars), operator.channel_vectors, lines)
+    steps = [_step(step, index, operator, language) for index, step in enumerate(operator.epilogue)]
+    hoisted = tuple(member for _, members in steps for member in members)
+    lines = tuple(line for line, _ in steps)
+    return EpilogueCode(tuple(operator.scalars), operator.channel_vectors, lines, hoisted)
 
 
-def _line(step: EpilogueStep, operator: Operator, language: str) -> str:
+def _step(
+    step: EpilogueStep, index: int, operator: Operator, language: str
+) -> tuple[str, list[tuple[str, str]]]:
+    """The statement of one step, and the members that it wants computed once a call."""
     row = POINTWISE[step.op]
-    text = row.cuda_expression if language == "cuda" and row.cuda_expression else row.expression
-    values = {name: _value(value, operator) for name, value in step.arguments}
-    expression = _IDENTIFIER.sub(lambda m: values.get(m.group(), m.group()), text)
-    return f"v = {expression};  // {step.op}"
+    names = {name: _value(value, operator) for name, value in step.arguments}
+    text, hoisted = row.expression, {}
+    if language == "cuda":
+        text = row.cuda_expression or text
+    elif row.cpu_expression and not any(value in operator.channel_vectors for _, value in step.arguments):
+        text, hoisted = row.cpu_expression, row.cpu_hoisted
+    # The index keeps apart what two steps of one operation hoist.
+    members = {name: f"{name}_of_step_{index}" for name in hoisted}
+    line = f"v = {_substituted(text, {**names, **members})};  // {step.op}"
+    return line, [(members[name], _substituted(part, names)) for name, part in hoisted.items()]
+
+
+def _substituted(text: str, names: dict[str, str]) -> str:
+    return _IDENTIFIER.sub(lambda m: names.get(m.group(), m.group()), text)
 
 
 def _value(value: float | str, operator: Operator) -> str:

@@ -12,10 +12,10 @@
 #endif
 
 extern "C" {
-__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_9bf6f8ee_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_9bf6f8ee_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28c8adba_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28c8adba_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
 }
 
 __asm__(
@@ -32,10 +32,10 @@ namespace coldforge {
 namespace {
 
 const Variant kVariants[] = {
-    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_9bf6f8ee_x86_64_v3_dd65b4), nullptr},
-    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_9bf6f8ee_x86_64_v2_6a7bdc), nullptr},
-    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28c8adba_x86_64_v3_dd65b4), nullptr},
-    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28c8adba_x86_64_v2_6a7bdc), nullptr},
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v3_dd65b4), nullptr},
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v2_6a7bdc), nullptr},
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v3_dd65b4), nullptr},
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v2_6a7bdc), nullptr},
     {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6@sm_90", 90, nullptr, coldforge_cubin_conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46},
     {"none", kNoLevel, nullptr, nullptr},
 };
@@ -187,10 +187,10 @@ coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
 
 const coldforge::Entry kEntries[] = {
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 6.844132, 0, false, 0, 2,
+     0x1.0000000000000p-24, 6.721303, 0, false, 0, 2,
      kWorkload0, covers0, launch0},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.820351, 0, false, 2, 2,
+     0x1.0000000000000p-24, 0.8022875, 0, false, 2, 2,
      kWorkload1, covers0, launch1},
     {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
      0x1.0000000000000p-24, 0.47177600860595703, 13, false, 4, 1,

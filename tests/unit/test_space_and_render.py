@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from coldforge.codegen.epilogue import epilogue_code, float_literal
 from coldforge.codegen.errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
+from coldforge.codegen.operator import EpilogueStep
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import context_fields, inline_headers, render
 from coldforge.codegen.space import Config, Space
@@ -141,10 +143,24 @@ def test_float_literal(value: float, text: str) -> None:
 
 
 def test_epilogue_statements() -> None:
-    code = epilogue_code(catalogue().operator("conv2d_divide_leaky_relu"), "cpp")
+    operator = catalogue().operator("conv2d_divide_leaky_relu")
+    code = epilogue_code(operator, "cpp")
     assert code.scalars == ("divisor", "negative_slope")
-    assert code.lines[0].startswith("v = v / divisor;")
+    assert code.lines[0].startswith("v = v * scale_of_step_0 * reciprocal_of_step_0;")
+    assert [name for name, _ in code.hoisted] == ["scale_of_step_0", "reciprocal_of_step_0"]
+    assert all("divisor" in expression and "value" not in expression for _, expression in code.hoisted)
     assert "v * negative_slope" in code.lines[1]
+    assert epilogue_code(operator, "cuda").hoisted == ()
+
+
+def test_a_channel_vector_is_not_hoisted() -> None:
+    steps = (EpilogueStep("div", (("value", "gain"),)), EpilogueStep("div", (("value", 3.0),)))
+    operator = dataclasses.replace(
+        catalogue().operator("conv2d_mish"), epilogue=steps, channel_vectors=("gain",), digest="other"
+    )
+    code = epilogue_code(operator, "cpp")
+    assert code.lines[0].startswith("v = v / float(gain[channel]);")
+    assert [name for name, _ in code.hoisted] == ["scale_of_step_1", "reciprocal_of_step_1"]
 
 
 def _builtin_spaces() -> list[Space]:
