@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .study import Study
-from .summary import failures, fraction_of_floor, ranked, summarise
+from .summary import entry_of, failures, fraction_of_floor, ranked, summarise
 
 _TOP = 10
 
@@ -20,17 +20,7 @@ def study_document(study: Study) -> dict[str, Any]:
     """Everything that ``show --json`` prints of one study."""
     results = study.results()
     summary = summarise(study, results)
-    top = [
-        {
-            "config": dict(result.config),
-            "template": result.template,
-            "time_ms": result.time_ms,
-            "floor_ms": result.details.get("floor_ms"),
-            "error": result.error,
-            "resources": dict(result.resources),
-        }
-        for result in ranked(results)[:_TOP]
-    ]
+    top = [entry_of(result) for result in ranked(results)[:_TOP]]
     causes = {name: {"count": n, "example": reason} for name, (n, reason) in failures(results).items()}
     current = study.winner_is_current(len(results))
     return {**summary, "finals_held": current, "finals": study.finals, "top": top, "failures": causes}

@@ -99,7 +99,8 @@ def _entry(data: Mapping[str, Any]) -> Entry:
     return {name: data.get(name) for name in ("config", "template", "time_ms", "floor_ms", "error")}
 
 
-def _searched(result: TrialResult) -> Entry:
+def entry_of(result: TrialResult) -> Entry:
+    """A timed config as the documents show it."""
     return {
         "config": dict(result.config),
         "template": result.template,
@@ -107,5 +108,8 @@ def _searched(result: TrialResult) -> Entry:
         "floor_ms": result.details.get("floor_ms"),
         "error": result.error,
         "resources": dict(result.resources),
-        "from": "search",
     }
+
+
+def _searched(result: TrialResult) -> Entry:
+    return {**entry_of(result), "from": "search"}

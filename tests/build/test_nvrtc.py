@@ -141,3 +141,9 @@ def test_a_second_compile_reports_resources_too(tmp_path: Path) -> None:
     assert not again.cached
     assert again.resources == first.resources
     assert again.resources.registers > 0
+
+
+def test_the_compilers_own_cache_is_kept_out_where_it_has_one() -> None:
+    assert nvrtc._uncached("nvrtc 12.8") == ()
+    assert nvrtc._uncached("nvrtc 12.9") == ("--no-cache",)
+    assert nvrtc._uncached("nvrtc 13.0") == ("--no-cache",)
