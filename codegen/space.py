@@ -22,9 +22,21 @@ from .problem import Problem
 from .target import Target
 
 MAX_CARTESIAN = 5_000_000
+_WORKSPACE = ("workspace_bytes", "zeroed_bytes")
 _LAUNCH = {
-    "cuda": (("grid", "block", "shared_bytes"), ("workspace_bytes",)),
-    "cpu": (("units", "grain"), ("workspace_bytes",)),
+    "cuda": (
+        ("grid", "block", "shared_bytes"),
+        (*_WORKSPACE, "finish_grid", "finish_block", "finish_shared_bytes"),
+    ),
+    "cpu": (("units", "grain"), (*_WORKSPACE, "finish_units", "finish_grain")),
+}
+# An optional launch key -> what it means nothing without.
+_LAUNCH_NEEDS = {
+    "zeroed_bytes": "workspace_bytes",
+    "finish_grid": "finish_block",
+    "finish_block": "finish_grid",
+    "finish_shared_bytes": "finish_grid",
+    "finish_grain": "finish_units",
 }
 
 
@@ -77,6 +89,14 @@ class Launch:
         grid, block, shared_bytes: CUDA: blocks, threads a block, dynamic shared memory.
         units, grain: cpu: work units, and the least number of them a thread takes.
         workspace_bytes: scratch memory of the call; 0 for none.
+        zeroed_bytes: how much of it, from its start, is zero when the kernel starts; the rest is
+            uninitialised.
+        finish_grid, finish_block, finish_shared_bytes: CUDA: geometry of the second kernel,
+            ``coldforge_finish``, which follows on the same stream; no blocks: it is not launched.
+        finish_units, finish_grain: cpu: the same of the second range function.
+
+    Raises:
+        DeclarationError: zeroed_bytes is negative or more than workspace_bytes.
     """
 
     grid: int = 0
@@ -85,6 +105,19 @@ class Launch:
     units: int = 0
     grain: int = 1
     workspace_bytes: int = 0
+    zeroed_bytes: int = 0
+    finish_grid: int = 0
+    finish_block: int = 0
+    finish_shared_bytes: int = 0
+    finish_units: int = 0
+    finish_grain: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.zeroed_bytes <= self.workspace_bytes:
+            raise DeclarationError(
+                f"launch: zeroed_bytes is {self.zeroed_bytes}; it must be from 0 to "
+                f"workspace_bytes, which is {self.workspace_bytes}"
+            )
 
     def to_dict(self) -> dict[str, int]:
         """Plain JSON."""
@@ -253,6 +286,9 @@ def load_space(path: Path, family: str) -> Space:
         raise DeclarationError(f"{where}: target {kind!r}; it must be cuda or cpu")
     must, may = _LAUNCH[kind]
     launch = declare.check_keys(doc["launch"], f"{where}: launch", must, may)
+    for key, needed in _LAUNCH_NEEDS.items():
+        if key in launch and needed not in launch:
+            raise DeclarationError(f"{where}: launch: {key} needs {needed} beside it")
     parameters = tuple(
         _parameter(n, v, f"{where}: parameters.{n}")
         for n, v in declare.check_named(doc["parameters"], where).items()
