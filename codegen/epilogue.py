@@ -4,41 +4,63 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ..templates.pointwise import POINTWISE
-from .operator import EpilogueStep, Operator
+from .chain import active
+from .operator import Operator
+from .steps import PIXELS, EpilogueStep
 
 _IDENTIFIER = re.compile(r"\b[A-Za-z_][A-Za-z0-9_]*\b")
 
 
 @dataclass(frozen=True)
 class EpilogueCode:
-    """What a template needs to emit the chain.
+    """What a template needs to emit the chain, or the part of it on one side of a reduction.
 
     Attributes:
         scalars: run-time scalars, read once into ``const float`` members of the same name.
         channels: channel vectors, indexed by ``channel`` where they are used.
         lines: statements on ``float v``, in order.
         hoisted: (member, expression over the scalars): computed once a call; empty for CUDA.
+        reduction: the reduction over the channels that follows ``lines``; empty for none. One over pixels
+            has one value to reduce and needs no code.
+        after: the operations behind it; None without a reduction.
     """
 
     scalars: tuple[str, ...]
     channels: tuple[str, ...]
     lines: tuple[str, ...]
     hoisted: tuple[tuple[str, str], ...] = ()
+    reduction: str = ""
+    after: EpilogueCode | None = None
 
 
-def epilogue_code(operator: Operator, language: str) -> EpilogueCode:
+def epilogue_code(operator: Operator, language: str, absent: Sequence[str] = ()) -> EpilogueCode:
     """The operator's chain.
 
     Args:
         language: ``cuda`` takes an operation's CUDA override when it has one; ``cpp`` never does.
+        absent: channel vectors that the call leaves out, and with them the steps that read them.
     """
-    steps = [_step(step, index, operator, language) for index, step in enumerate(operator.epilogue)]
-    hoisted = tuple(member for _, members in steps for member in members)
-    lines = tuple(line for line, _ in steps)
-    return EpilogueCode(tuple(operator.scalars), operator.channel_vectors, lines, hoisted)
+    steps = [s for s in active(operator.epilogue, absent) if s.over != PIXELS]
+    place = next((i for i, step in enumerate(steps) if step.is_reduction), None)
+    vectors = tuple(name for name in operator.channel_vectors if name not in absent)
+    if place is None:
+        return _part(steps, 0, operator, vectors, language)
+    after = _part(steps[place + 1 :], place + 1, operator, (), language)
+    before = _part(steps[:place], 0, operator, vectors, language)
+    return replace(before, reduction=steps[place].op, after=after)
+
+
+def _part(
+    steps: Sequence[EpilogueStep], first: int, operator: Operator, vectors: tuple[str, ...], language: str
+) -> EpilogueCode:
+    parts = [_step(step, first + index, operator, language) for index, step in enumerate(steps)]
+    hoisted = tuple(member for _, members in parts for member in members)
+    lines = tuple(line for line, _ in parts)
+    return EpilogueCode(tuple(operator.scalars), vectors, lines, hoisted)
 
 
 def _step(

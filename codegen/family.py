@@ -23,6 +23,7 @@ from typing import Any
 from . import declare
 from .errors import DeclarationError
 from .expr import Expr, parse
+from .steps import AXES, PIXELS
 
 PAIR_SUFFIXES = ("_h", "_w")
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -61,6 +62,22 @@ class TensorDeclaration:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """A function of the reference file that is timed beside the reference itself.
+
+    Attributes:
+        name: its row in a bench.
+        function: takes what the reference takes.
+        answers: whether it gives what the reference gives, by another way; else it is a yardstick, such as
+            the time of reading an input, and its result is not looked at.
+    """
+
+    name: str
+    function: str
+    answers: bool = True
+
+
+@dataclass(frozen=True)
 class Rule:
     """A condition and the reason given when it does not hold (``{NAME}`` fields are filled in)."""
 
@@ -92,6 +109,9 @@ class Family:
         run_time: the sizes a kernel learns at launch; every other size is compiled in.
         abi_sizes: the run-time values that a kernel receives, in order.
         channel_dim: the output dimension that channel vectors of an epilogue run along.
+        reduces: what an operator's chain may reduce in a kernel of this family: ``channels``, ``pixels``.
+        peers: other functions of the reference that are timed beside it.
+        workload_inputs: the kinds of inputs that the workload itself is checked with; empty: the usual ones.
         digest: of everything in the folder that decides what is computed.
     """
 
@@ -112,6 +132,9 @@ class Family:
     reduction_length: Expr = field(default_factory=lambda: parse("1"))
     reference_name: str = ""
     magnitude_name: str = ""
+    reduces: tuple[str, ...] = ()
+    peers: tuple[Peer, ...] = ()
+    workload_inputs: tuple[str, ...] = ()
     digest: str = ""
 
     @property
@@ -130,6 +153,10 @@ class Family:
         """Same arguments: the sum of the terms' absolute values, on which the error bound rests; None when
         not given."""
         return _function(self.reference_file, self.magnitude_name) if self.magnitude_name else None
+
+    def peer(self, peer: Peer) -> Callable[..., Any]:
+        """The function of a peer: same arguments as the reference."""
+        return _function(self.reference_file, peer.function)
 
 
 @lru_cache(maxsize=64)
@@ -159,7 +186,17 @@ _REQUIRED = (
     "reduction_length",
     "reference",
 )
-_OPTIONAL = ("attributes", "aliases", "derived", "requires", "magnitude", "channel_dim")
+_OPTIONAL = (
+    "attributes",
+    "aliases",
+    "derived",
+    "requires",
+    "magnitude",
+    "channel_dim",
+    "reduces",
+    "peers",
+    "workload_inputs",
+)
 
 
 def load_family(folder: Path) -> Family:
@@ -207,6 +244,14 @@ def load_family(folder: Path) -> Family:
         reduction_length=declare.check_expression(doc["reduction_length"], f"{where}: reduction_length"),
         reference_name=declare.check_identifier(doc["reference"], f"{where}: reference"),
         magnitude_name=declare.check_identifier(doc["magnitude"], where) if "magnitude" in doc else "",
+        reduces=_reduces(doc.get("reduces", []), f"{where}: reduces"),
+        peers=tuple(
+            _peer(n, v, f"{where}: peers.{n}")
+            for n, v in declare.check_named(doc.get("peers", {}), f"{where}: peers").items()
+        ),
+        workload_inputs=_names(doc["workload_inputs"], f"{where}: workload_inputs")
+        if "workload_inputs" in doc
+        else (),
         digest=_digest(folder, doc),
     )
     _check_consistency(family, where)
@@ -224,6 +269,22 @@ def parse_rules(value: Any, where: str) -> tuple[Rule, ...]:
             )
         )
     return tuple(rules)
+
+
+def _reduces(value: Any, where: str) -> tuple[str, ...]:
+    names = _names(value, where) if value != [] else ()
+    for name in names:
+        if name not in AXES:
+            raise DeclarationError(f"{where}: {name!r}; it must be of {', '.join(AXES)}")
+    return names
+
+
+def _peer(name: str, value: Any, where: str) -> Peer:
+    entry = declare.check_keys(value, where, ("function",), ("answers",))
+    if not isinstance(entry.get("answers", True), bool):
+        raise DeclarationError(f"{where}: answers must be true or false")
+    function = declare.check_identifier(entry["function"], f"{where}: function")
+    return Peer(name, function, entry.get("answers", True))
 
 
 def _attribute(name: str, value: Any, where: str) -> Attribute:
@@ -273,6 +334,9 @@ def _check_consistency(family: Family, where: str) -> None:
             raise DeclarationError(f"{where}: aliases.{alias} names {name!r}, which is no size")
     if family.channel_dim >= len(family.output.shape):
         raise DeclarationError(f"{where}: channel_dim {family.channel_dim} is no dimension of the output")
+    pixels = [e.text for i, e in enumerate(family.output.shape) if i not in (0, family.channel_dim)]
+    if PIXELS in family.reduces and any(text != "1" for text in pixels):
+        raise DeclarationError(f"{where}: reduces pixels, but the output has [{', '.join(pixels)}], not one")
     used = [
         family.flops,
         family.reduction_length,
@@ -290,7 +354,8 @@ def _check_consistency(family: Family, where: str) -> None:
                 f"{where}: expression {expression.text!r} reads unknown name {min(unknown)!r}"
             )
     defined = _functions_in(family.reference_file)
-    for name in filter(None, (family.reference_name, family.magnitude_name)):
+    functions = (family.reference_name, family.magnitude_name, *(p.function for p in family.peers))
+    for name in filter(None, functions):
         if name not in defined:
             raise DeclarationError(f"{where}: reference.py defines no function {name!r}")
 

@@ -15,9 +15,9 @@ from typing import Any
 from ..templates.pointwise import POINTWISE
 from . import declare
 from .errors import DeclarationError
+from .expr import Expr
 from .family import Family
-
-Argument = float | str
+from .steps import EpilogueStep, parse_steps
 
 # Names that mean something else where an operator's own names are printed: words of C++ and Python, and what
 # kernels and wrappers call their own parts.
@@ -32,16 +32,17 @@ _RESERVED = frozenset(keyword.kwlist) | frozenset(_WORDS.split())
 
 
 @dataclass(frozen=True)
-class EpilogueStep:
-    """One pointwise operation of the chain.
+class ChannelVector:
+    """A tensor with one value for each channel of the family's output, which the chain reads.
 
     Attributes:
-        op: a key of ``templates.pointwise.POINTWISE``.
-        arguments: parameter name -> a number (compiled in), or the name of a scalar or of a channel vector.
+        shape: as the caller has it, e.g. [C_out, 1, 1]: one value a channel. Empty: one axis.
+        optional: whether the caller may leave it out; the steps that read it are then left out too.
     """
 
-    op: str
-    arguments: tuple[tuple[str, Argument], ...] = ()
+    name: str
+    shape: tuple[Expr, ...] = ()
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Operator:
 
     Attributes:
         scalars: run-time scalar arguments with their defaults, in order.
-        channel_vectors: names of extra [C_out] tensors that the chain reads, in order.
+        vectors: extra tensors of one value a channel that the chain reads, in order.
         epilogue: the chain, first operation first.
         workloads: name -> shape words as given in YAML (sizes, attributes, aliases, ``bias: false``).
         module: the name of the ``torch.nn.Module`` form; empty when there is none.
@@ -62,11 +63,22 @@ class Operator:
     family: Family
     summary: str
     scalars: Mapping[str, float] = field(hash=False)
-    channel_vectors: tuple[str, ...] = ()
+    vectors: tuple[ChannelVector, ...] = ()
     epilogue: tuple[EpilogueStep, ...] = ()
     workloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     module: str = ""
     digest: str = ""
+
+    @property
+    def channel_vectors(self) -> tuple[str, ...]:
+        """The names of the channel vectors."""
+        return tuple(vector.name for vector in self.vectors)
+
+    @property
+    def optional_tensors(self) -> tuple[str, ...]:
+        """The names of all tensors that a call may leave out."""
+        own = [t.name for t in self.family.tensors if t.optional]
+        return (*own, *(vector.name for vector in self.vectors if vector.optional))
 
 
 def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
@@ -99,25 +111,24 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
         n: declare.check_number(v, f"{where}: scalars.{n}")
         for n, v in declare.check_named(doc.get("scalars", {}), f"{where}: scalars").items()
     }
-    vectors = tuple(
-        declare.check_identifier(v, where) for v in _list(doc, "channel_vectors", f"{where}: channel_vectors")
-    )
-    _check_names(family, [*scalars, *vectors], where)
+    vectors = _vectors(doc.get("channel_vectors", []), f"{where}: channel_vectors")
+    names = [vector.name for vector in vectors]
+    _check_names(family, [*scalars, *names, *(f"has_{v.name}" for v in vectors if v.optional)], where)
     workloads = declare.check_named(doc["workloads"], f"{where}: workloads")
     if not workloads:
         raise DeclarationError(f"{where}: workloads: at least one is needed")
     module = declare.check_identifier(doc["module"], where) if "module" in doc else ""
-    steps = tuple(
-        _step(s, scalars, vectors, f"{where}: epilogue") for s in _list(doc, "epilogue", f"{where}: epilogue")
-    )
+    at = f"{where}: epilogue"
+    steps = parse_steps(_list(doc, "epilogue", at), scalars, names, family.reduces, at)
+    words = _words_of(family, tuple(vector.name for vector in vectors if vector.optional))
     return Operator(
         name=name,
         family=family,
         summary=declare.check_text(doc["summary"], f"{where}: summary"),
         scalars=scalars,
-        channel_vectors=vectors,
+        vectors=vectors,
         epilogue=steps,
-        workloads={n: _workload(w, family, f"{where}: workloads.{n}") for n, w in workloads.items()},
+        workloads={n: _workload(w, words, f"{where}: workloads.{n}") for n, w in workloads.items()},
         module=module,
         digest=_digest(name, family, steps, scalars, vectors),
     )
@@ -139,60 +150,37 @@ def _check_names(family: Family, own: list[str], where: str) -> None:
             raise DeclarationError(f"{where}: the name {name!r} is already taken; name it otherwise")
 
 
-def _usage(name: str) -> str:
-    """How a step of several parameters, or of none, is written."""
-    parameters = POINTWISE[name].parameters
-    if not parameters:
-        return f"{name} takes no parameters; write it as a word"
-    words = ", ".join(f"{p}: {'...' if default is None else default}" for p, default in parameters.items())
-    return f"{name} takes {len(parameters)} parameters; name them, as in {{{name}: {{{words}}}}}"
+def _vectors(value: Any, where: str) -> tuple[ChannelVector, ...]:
+    """A list of names, or a mapping of names to ``{shape: [...], optional: true}``."""
+    if not isinstance(value, dict):
+        names = value if isinstance(value, list) else declare.check_list(value, where)
+        return tuple(ChannelVector(declare.check_identifier(name, where)) for name in names)
+    found = []
+    for name, given in declare.check_named(value, where).items():
+        at = f"{where}.{name}"
+        entry = declare.check_keys(given, at, (), ("shape", "optional"))
+        if not isinstance(entry.get("optional", False), bool):
+            raise DeclarationError(f"{at}: optional must be true or false")
+        items = declare.check_list(entry["shape"], f"{at}: shape") if "shape" in entry else []
+        shape = tuple(declare.check_expression(item, f"{at}: shape") for item in items)
+        found.append(ChannelVector(name, shape, entry.get("optional", False)))
+    return tuple(found)
 
 
-def shape_words(family: Family) -> tuple[str, ...]:
+def shape_words(operator: Operator) -> tuple[str, ...]:
     """Every word that a workload or ``--shape`` may set."""
+    return _words_of(operator.family, tuple(v.name for v in operator.vectors if v.optional))
+
+
+def _words_of(family: Family, optional_vectors: tuple[str, ...]) -> tuple[str, ...]:
     words = [*family.sizes, *family.aliases]
     for attribute in family.attributes:
         words += [attribute.name, *(n for n in attribute.value_names if n != attribute.name)]
-    return (*words, *(t.name for t in family.tensors if t.optional))
+    return (*words, *(t.name for t in family.tensors if t.optional), *optional_vectors)
 
 
-def _workload(value: Any, family: Family, where: str) -> dict[str, Any]:
-    return dict(declare.check_keys(value, where, (), shape_words(family)))
-
-
-def _step(item: Any, scalars: Mapping[str, float], vectors: tuple[str, ...], where: str) -> EpilogueStep:
-    """``relu``, ``{div: divisor}`` or ``{clamp: {min: 0, max: 6}}``."""
-    if isinstance(item, str):
-        name, given = item, {}
-    elif isinstance(item, dict) and len(item) == 1:
-        ((name, given),) = item.items()
-    else:
-        raise DeclarationError(f"{where}: expected an operation or {{operation: arguments}}, got {item!r}")
-    if name not in POINTWISE:
-        raise DeclarationError(f"{where}: unknown operation {name!r}; known: {', '.join(sorted(POINTWISE))}")
-    parameters = POINTWISE[name].parameters
-    if not isinstance(given, dict):
-        if len(parameters) != 1:
-            raise DeclarationError(f"{where}: {_usage(name)}, got {given!r}")
-        given = {next(iter(parameters)): given}
-    unknown = [key for key in given if key not in parameters]
-    if unknown:
-        known = ", ".join(parameters) or "none"
-        raise DeclarationError(f"{where}: {name} has no parameter {unknown[0]!r}; known: {known}")
-    arguments: list[tuple[str, Argument]] = []
-    for key, default in parameters.items():
-        value = given.get(key, default)
-        if value is None:
-            raise DeclarationError(f"{where}: {name} needs {key!r}")
-        if isinstance(value, str) and value not in scalars and value not in vectors:
-            raise DeclarationError(
-                f"{where}: {name}.{key} names {value!r}, which is no scalar and no channel vector; "
-                f"declared: {', '.join([*scalars, *vectors]) or 'none'}"
-            )
-        if isinstance(value, str) and value in vectors and key not in POINTWISE[name].channel_parameters:
-            raise DeclarationError(f"{where}: {name}.{key} cannot be a channel vector")
-        arguments.append((key, value if isinstance(value, str) else declare.check_number(value, where)))
-    return EpilogueStep(name, tuple(arguments))
+def _workload(value: Any, words: tuple[str, ...], where: str) -> dict[str, Any]:
+    return dict(declare.check_keys(value, where, (), words))
 
 
 def _digest(
@@ -200,10 +188,22 @@ def _digest(
     family: Family,
     steps: tuple[EpilogueStep, ...],
     scalars: Mapping[str, float],
-    vectors: tuple[str, ...],
+    vectors: tuple[ChannelVector, ...],
 ) -> str:
-    expressions = [
-        (s.op, POINTWISE[s.op].expression, POINTWISE[s.op].cuda_expression, s.arguments) for s in steps
-    ]
-    meaning = [name, family.digest, expressions, list(scalars.items()), vectors]
+    chain = [_step_meaning(step) for step in steps]
+    given = [_vector_meaning(vector) for vector in vectors]
+    meaning = [name, family.digest, chain, list(scalars.items()), given]
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
+
+
+def _step_meaning(step: EpilogueStep) -> list[Any]:
+    if step.is_reduction:
+        return [step.op, step.over, step.keepdim]
+    row = POINTWISE[step.op]
+    return [step.op, row.expression, row.cuda_expression, step.arguments]
+
+
+def _vector_meaning(vector: ChannelVector) -> Any:
+    if not vector.shape and not vector.optional:
+        return vector.name
+    return [vector.name, [e.text for e in vector.shape], vector.optional]

@@ -10,11 +10,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..templates.pointwise import POINTWISE
+from .chain import active, apply_chain, roles_of, shape_after
 from .dtypes import DType, dtype_named
 from .errors import InputError, UnknownName
 from .expr import Value, evaluate_int
 from .operator import Operator, shape_words
+from .steps import EpilogueStep
 
 if TYPE_CHECKING:
     import torch
@@ -62,9 +63,8 @@ class Problem:
         family = self.operator.family
         values: dict[str, Value] = dict(self.dims)
         values["dtype_bytes"] = self.dtype.bytes
-        for tensor in family.tensors:
-            if tensor.optional:
-                values[f"has_{tensor.name}"] = int(tensor.name not in self.absent)
+        for name in self.operator.optional_tensors:
+            values[f"has_{name}"] = int(name not in self.absent)
         for name, expression in family.derived.items():
             values[name] = expression.evaluate(values)
         return values
@@ -77,15 +77,28 @@ class Problem:
             TensorSpec(t.name, self._shape(t.shape), t.optional, t.name not in self.absent)
             for t in family.tensors
         ]
-        channels = self.output.shape[family.channel_dim]
-        specs += [TensorSpec(name, (channels,)) for name in self.operator.channel_vectors]
+        channels = self.linear_shape[family.channel_dim]
+        for vector in self.operator.vectors:
+            shape = self._shape(vector.shape) if vector.shape else (channels,)
+            specs.append(TensorSpec(vector.name, shape, vector.optional, vector.name not in self.absent))
         return tuple(specs)
 
     @cached_property
+    def linear_shape(self) -> tuple[int, ...]:
+        """The shape of the family's own output, before the epilogue."""
+        return self._shape(self.operator.family.output.shape)
+
+    @cached_property
+    def steps(self) -> tuple[EpilogueStep, ...]:
+        """The epilogue without the steps whose channel vector is left out."""
+        return active(self.operator.epilogue, self.absent)
+
+    @cached_property
     def output(self) -> TensorSpec:
-        """The output."""
-        declaration = self.operator.family.output
-        return TensorSpec(declaration.name, self._shape(declaration.shape))
+        """The output, after the epilogue."""
+        family = self.operator.family
+        shape = shape_after(self.operator.epilogue, self.linear_shape, roles_of(family), 1)
+        return TensorSpec(family.output.name, shape)
 
     def _shape(self, expressions: Sequence[Any]) -> tuple[int, ...]:
         return tuple(evaluate_int(e.text, self.values) for e in expressions)
@@ -169,21 +182,7 @@ class Problem:
         self, v: torch.Tensor, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, float]
     ) -> torch.Tensor:
         """The epilogue chain on ``v``, in its own dtype."""
-        shape = [1] * v.dim()
-        shape[self.operator.family.channel_dim] = -1
-        for step in self.operator.epilogue:
-            arguments: dict[str, Any] = {}
-            for name, value in step.arguments:
-                if isinstance(value, str) and value in self.operator.scalars:
-                    arguments[name] = scalars[value]
-                elif isinstance(value, str):
-                    vector = tensors[value]
-                    assert vector is not None
-                    arguments[name] = vector.to(v.dtype).reshape(shape)
-                else:
-                    arguments[name] = value
-            v = POINTWISE[step.op].reference(v, **arguments)
-        return v
+        return apply_chain(self.steps, v, roles_of(self.operator.family), tensors, scalars)
 
     def reference(
         self, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, float] | None = None
@@ -225,7 +224,7 @@ def make_problem(
     if workload not in operator.workloads:
         raise UnknownName(f"workload of {operator.name}", workload, list(operator.workloads))
     overrides = dict(shape or {})
-    words = shape_words(operator.family)
+    words = shape_words(operator)
     for word in overrides:
         if word not in words:
             raise UnknownName(f"shape field of {operator.name}", word, words)
@@ -249,7 +248,7 @@ def problem_from_parts(operator: Operator, data: Mapping[str, Any]) -> Problem:
 
 def _assign(operator: Operator, word: str, value: Any, dims: dict[str, int], absent: list[str]) -> None:
     family = operator.family
-    optional = {t.name for t in family.tensors if t.optional}
+    optional = operator.optional_tensors
     if word in optional:
         if value not in (0, 1, True, False):
             raise InputError(f"{operator.name}: {word}={value!r}; it must be 1 (given) or 0 (left out)")
@@ -280,6 +279,13 @@ def _checked(problem: Problem) -> Problem:
     for rule in family.rules:
         if not rule.require.evaluate(problem.values):
             raise InputError(f"{operator.name}: {rule.explain(problem.values)}")
+    channels = problem.linear_shape[family.channel_dim]
+    for vector, spec in zip(operator.vectors, problem.tensors[len(family.tensors) :], strict=True):
+        if _elements(spec.shape) != channels:
+            raise InputError(
+                f"{operator.name}: {vector.name} is {list(spec.shape)}; it must have a value for each of the "
+                f"{channels} channels"
+            )
     for tensor in (*problem.tensors, problem.output):
         if _elements(tensor.shape) > 2**40:
             raise InputError(

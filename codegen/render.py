@@ -66,7 +66,7 @@ def context_fields(space: Space, problem: Problem, config: Config, target: Targe
         "config": dict(config),
         "derived": {name: env[name] for name in _compile_time(space, problem)},
         "args": kernel_args(space, problem),
-        "epilogue": epilogue_code(problem.operator, language),
+        "epilogue": epilogue_code(problem.operator, language, problem.absent),
     }
 
 

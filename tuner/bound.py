@@ -8,7 +8,10 @@ number, a kernel of class p may be off before the epilogue by
 
 and after each step f of the epilogue, on a value v that may be off by b, by
 
-    max(|f(v + b) - f(v)|, |f(v - b) - f(v)|) + r(f) * eps(p) * |f(v)|.
+    max(|f(v + b) - f(v)|, |f(v - b) - f(v)|) + r(f) * eps(p) * |f(v)|
+
+(a reduction grows with each value it reduces, so the same form bounds it, with all of them off at once; what
+it is off by itself follows the number and the size of what it adds up: `templates/reductions.py`).
 
 sqrt(K) is how rounding errors of a sum grow when they are independent; m makes the bound follow the terms,
 so that it is as tight where an image is dark as where it is bright. r is what the step itself may be off by:
@@ -20,17 +23,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from ..codegen.chain import Roles, apply_step, reduced_axes, roles_after, roles_of
 from ..codegen.dtypes import PRECISIONS
 from ..codegen.errors import InputError
+from ..templates.reductions import REDUCTIONS
 from .inputs import BATCH
 
 if TYPE_CHECKING:
     from ..codegen.problem import Problem
+    from ..codegen.steps import EpilogueStep
 
 CONSTANTS = {"fp32": 2.0, "tf32": 2.0, "fp16": 2.0, "bf16": 2.0}
 """c by error class. Measured on 1e5 sums each of K = 1 to 1152 terms (normal, offset and all-positive ones,
@@ -141,14 +147,15 @@ def _expect_part(
     if magnitude is None:  # the family gives no terms: take the largest output for the scale of all
         magnitude = v.abs().nan_to_num(0.0, 0.0, 0.0).amax().expand_as(v)
     slack = magnitude * (CONSTANTS[precision] * eps * math.sqrt(problem.reduction_length))
-    for step in problem.operator.epilogue:
-        alone = replace(problem, operator=replace(problem.operator, epilogue=(step,)))
+    roles = roles_of(problem.operator.family)
+    for step in problem.steps:
         slack = torch.where(v.isfinite(), slack, 0.0)
-        exact = alone.apply_epilogue(v, wide, scalars)
-        above = (alone.apply_epilogue(v + slack, wide, scalars) - exact).abs()
-        below = (alone.apply_epilogue(v - slack, wide, scalars) - exact).abs()
-        own = eps * STEP_ROUNDINGS.get(step.op, LIBRARY_ROUNDINGS)
-        v, slack = exact, torch.maximum(above, below) + exact.abs() * own
+        exact, above, below = (
+            apply_step(step, value, roles, wide, scalars) for value in (v, v + slack, v - slack)
+        )
+        own = _own_rounding(step, v, exact, roles)
+        v, slack = exact, torch.maximum((above - exact).abs(), (below - exact).abs()) + eps * own
+        roles = roles_after(step, roles)
     smallest = torch.finfo(problem.dtype.torch).smallest_normal * torch.finfo(problem.dtype.torch).eps
     stored = (
         problem.dtype.eps if problem.dtype.eps > eps else 0.0
@@ -161,12 +168,28 @@ def _expect_part(
     return exact, torch.nextafter(allowed.float(), torch.full((), math.inf, device=v.device))
 
 
+def _own_rounding(step: EpilogueStep, v: torch.Tensor, exact: torch.Tensor, roles: Roles) -> torch.Tensor:
+    """What a step itself may be off by, in units of eps: see the table of operations, and of reductions."""
+    if not step.is_reduction:
+        return exact.abs() * STEP_ROUNDINGS.get(step.op, LIBRARY_ROUNDINGS)
+    row = REDUCTIONS[step.op]
+    if row.scale == "result":
+        return (exact.abs() + 1) * row.roundings
+    if row.scale == "none":
+        return torch.zeros_like(exact)
+    axes = reduced_axes(step, roles)
+    count = math.prod(v.shape[axis] for axis in axes)
+    return row.reference(v.abs(), axes, step.keepdim) * (row.roundings * math.sqrt(count))
+
+
 def _by_samples(
     problem: Problem, tensors: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[Problem, slice, dict[str, torch.Tensor]]]:
-    """Cuts the batch into parts of at most CHUNK_ELEMENTS outputs: each one's problem, rows and inputs."""
+    """Cuts the batch into parts of at most CHUNK_ELEMENTS of the largest tensor: each one's problem, rows
+    and inputs."""
     total = problem.dims.get(BATCH, 1)
-    per_sample = max(1, math.prod(problem.output.shape) // total)
+    largest = max(math.prod(t.shape) for t in (*problem.tensors, problem.output) if t.present)
+    per_sample = max(1, largest // total)
     step = max(1, min(total, CHUNK_ELEMENTS // per_sample))
     if step >= total or problem.output.shape[0] != total:
         yield problem, slice(None), dict(tensors)

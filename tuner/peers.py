@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..codegen.chain import apply_chain, roles_of
 from ..codegen.errors import InputError
-from ..templates.pointwise import POINTWISE
 from .devices.base import Call, Device, MathMode
 
 if TYPE_CHECKING:
@@ -107,22 +107,18 @@ def pytorch_peers(device: Device, problem: Problem, sample: Tensors, cxx: str) -
 
 def plain_function(problem: Problem) -> Function:
     """The reference as a user would write it: attributes and scalars bound, nothing looked up at the call."""
-    family, attributes = problem.operator.family, problem.attributes()
-    names = [t.name for t in family.tensors]
-    linear = family.reference
-    steps = []
-    for step in problem.operator.epilogue:
-        values = {n: problem.scalars.get(v, v) if isinstance(v, str) else v for n, v in step.arguments}
-        steps.append((POINTWISE[step.op].reference, values))
-    shape = [1] * len(problem.output.shape)
-    shape[family.channel_dim] = -1
+    family = problem.operator.family
+    return _whole(problem, family.reference)
+
+
+def _whole(problem: Problem, linear: Callable[..., torch.Tensor]) -> Function:
+    """``linear`` in the family's place, and the epilogue behind it."""
+    family, attributes, scalars = problem.operator.family, problem.attributes(), dict(problem.scalars)
+    names, steps, roles = [t.name for t in family.tensors], problem.steps, roles_of(family)
 
     def function(tensors: Tensors) -> torch.Tensor:
         v = linear(**{name: tensors.get(name) for name in names}, **attributes)
-        for reference, values in steps:
-            bound = {n: tensors[x].reshape(shape) if isinstance(x, str) else x for n, x in values.items()}
-            v = reference(v, **bound)
-        return v
+        return apply_chain(steps, v, roles, tensors, scalars)
 
     return function
 

@@ -22,7 +22,8 @@ ALLOWED = {
 # Inside codegen: a file may import only from its own level or a lower one.
 LEVELS = [
     {"errors", "atomic", "settings", "spawn", "dtypes", "expr", "declare", "target"},
-    {"family", "operator", "problem"},
+    {"steps"},
+    {"family", "chain", "operator", "problem"},
     {"space", "catalogue", "epilogue"},
     {"render"},
     {"compile"},

@@ -13,7 +13,8 @@ import pytest
 from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from coldforge.codegen.epilogue import epilogue_code, float_literal
 from coldforge.codegen.errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
-from coldforge.codegen.operator import EpilogueStep
+from coldforge.codegen.operator import ChannelVector
+from coldforge.codegen.steps import EpilogueStep
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import context_fields, inline_headers, render
 from coldforge.codegen.space import Config, Space
@@ -156,7 +157,7 @@ def test_epilogue_statements() -> None:
 def test_a_channel_vector_is_not_hoisted() -> None:
     steps = (EpilogueStep("div", (("value", "gain"),)), EpilogueStep("div", (("value", 3.0),)))
     operator = dataclasses.replace(
-        catalogue().operator("conv2d_mish"), epilogue=steps, channel_vectors=("gain",), digest="other"
+        catalogue().operator("conv2d_mish"), epilogue=steps, vectors=(ChannelVector("gain"),), digest="other"
     )
     code = epilogue_code(operator, "cpp")
     assert code.lines[0].startswith("v = v / float(gain[channel]);")
