@@ -191,7 +191,7 @@ def _run_check(
     device: Device, kernel: Any, launch: Launch, check: Check, workspace: bool
 ) -> tuple[Judgement, str]:
     output = device.allocate(check.problem.output.shape, check.problem.dtype.torch)
-    scratch = device.allocate((launch.workspace_bytes,), torch.uint8) if launch.workspace_bytes else None
+    scratch = device.allocate_workspace(launch.workspace_bytes)
     arguments: list[torch.Tensor | None] = [None if b is None else b.tensor for b in check.inputs]
     arguments.append(output.tensor)
     if workspace:

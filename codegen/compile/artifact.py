@@ -11,7 +11,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel uses, as its compiler reports it; zero where a target has no such thing.
+    """What one variant uses, as its compiler reports it; zero where a target has no such thing.
+
+    Of a variant of two kernels each figure is the larger one; they run one after the other.
 
     Attributes:
         registers: Registers a thread (CUDA only).
@@ -19,7 +21,7 @@ class Resources:
         spill_load_bytes: Bytes loaded by register spills, a thread (CUDA only).
         shared_bytes: Static shared memory a block (CUDA only).
         stack_bytes: Local memory a thread (CUDA only).
-        code_bytes: Size of the machine code.
+        code_bytes: Size of the machine code, all of it.
     """
 
     registers: int = 0

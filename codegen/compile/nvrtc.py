@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ..render import KernelSource
     from ..target import Target
 
+FINISH = "coldforge_finish"
+"""The second kernel, which a source may define."""
 _HINT = "install it with: pip install 'coldforge[cuda]' (or coldforge[cuda12] for an older driver)"
 # Folders of the runtime wheel's headers under a site-packages folder, CUDA 13's and CUDA 12's.
 _HEADER_FOLDERS = ("nvidia/cu13/include", "nvidia/cuda_runtime/include")
@@ -179,14 +181,16 @@ def _filled(size: Any, fill: Any, program: Any) -> bytes:
 
 
 def _resources(source: KernelSource, cubin: bytes, log: str) -> Resources:
-    report = report_for(log, source.symbol)
-    if report is None or source.symbol not in kernels(cubin):
+    """What the more demanding of the source's two kernels uses: they do not run at once."""
+    first, second = report_for(log, source.symbol), report_for(log, FINISH)
+    if first is None or source.symbol not in kernels(cubin):
         raise CompileError(f"{source.name}: the source defines no kernel {source.symbol}", log)
+    both = (first,) if second is None else (first, second)
     return Resources(
-        registers=report.registers,
-        spill_store_bytes=report.spill_store_bytes,
-        spill_load_bytes=report.spill_load_bytes,
-        shared_bytes=report.shared_bytes,
-        stack_bytes=report.stack_bytes,
+        registers=max(report.registers for report in both),
+        spill_store_bytes=max(report.spill_store_bytes for report in both),
+        spill_load_bytes=max(report.spill_load_bytes for report in both),
+        shared_bytes=max(report.shared_bytes for report in both),
+        stack_bytes=max(report.stack_bytes for report in both),
         code_bytes=machine_code_bytes(cubin),
     )

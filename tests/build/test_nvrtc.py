@@ -87,6 +87,46 @@ extern "C" __global__ void coldforge_kernel(float* x) {
     assert used.shared_bytes >= 1024
 
 
+TWO = """
+extern "C" __global__ void {first}(float* x) {{ x[threadIdx.x] *= 2.0f; }}
+extern "C" __global__ void {second}(float* x) {{
+  __shared__ float shared[256];
+  shared[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  float sum = 0.0f;
+  for (int i = 0; i < 256; ++i) sum += shared[i] * {factor};
+  x[threadIdx.x] = sum;
+}}
+"""
+
+
+def _two(first: str = "coldforge_kernel", second: str = "coldforge_finish", factor: str = "1.5f"):
+    return _source(TWO.format(first=first, second=second, factor=factor))
+
+
+def test_of_two_kernels_the_larger_figures_count(tmp_path: Path) -> None:
+    both = compile_source(_two(), SM90, Cache(tmp_path))
+    assert set(kernels(both.path.read_bytes())) == {"coldforge_kernel", "coldforge_finish"}
+    swapped = compile_source(_two("coldforge_finish", "coldforge_kernel"), SM90, Cache(tmp_path)).resources
+    assert both.resources == swapped
+    # A kernel of another name is not launched, so it does not count.
+    alone = compile_source(_two(second="nobody_calls"), SM90, Cache(tmp_path)).resources
+    assert (alone.shared_bytes, both.resources.shared_bytes >= 1024) == (0, True)
+    assert alone.registers < both.resources.registers < 2 * alone.registers + 32
+
+
+def test_the_digest_covers_both_kernels(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    sources = (_two(), _two(factor="2.5f"), _two("coldforge_finish", "coldforge_kernel"))
+    assert len({compile_source(source, SM90, cache).code_digest for source in sources}) == 3
+
+
+def test_a_second_kernel_alone_is_no_entry(tmp_path: Path) -> None:
+    text = 'extern "C" __global__ void coldforge_finish(float* x) { *x = 1.0f; }\n'
+    with pytest.raises(CompileError, match="defines no kernel coldforge_kernel"):
+        compile_source(_source(text), SM90, Cache(tmp_path))
+
+
 def test_headers_of_the_runtime_package_are_found(tmp_path: Path) -> None:
     text = """
 #include <cuda_fp16.h>

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from coldforge.codegen.space import Launch
 from coldforge.codegen.target import cuda_target
 from coldforge.tuner.devices.base import DeviceFault, LaunchRefused
@@ -30,6 +32,7 @@ class Status(IntEnum):
 
 
 KERNEL = CudaKernel(module="module", function="function", name="variant")
+TWO = replace(KERNEL, finish="second")
 
 
 def _device(**driver: Any) -> CudaDevice:
@@ -88,10 +91,13 @@ def test_large_shared_memory_is_asked_for_once_it_is_needed() -> None:
     device = _device(
         cuFuncGetAttribute=lambda *_: (Status.CUDA_SUCCESS, 1024), cuFuncSetAttribute=set_attribute
     )
-    device._allow(KERNEL, Launch(grid=1, block=128, shared_bytes=48 * 1024))
+    device._allowed(KERNEL, Launch(grid=1, block=128, shared_bytes=48 * 1024))
     assert asked == []
-    device._allow(KERNEL, Launch(grid=1, block=128, shared_bytes=100_000))
+    device._allowed(KERNEL, Launch(grid=1, block=128, shared_bytes=100_000))
     assert asked == [("function", "shared", 100_000)]
+    second = {"finish_grid": 3, "finish_block": 64, "finish_shared_bytes": 60_000}
+    device._allowed(TWO, Launch(grid=1, block=128, **second))
+    assert asked[1:] == [("second", "shared", 60_000)]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +111,127 @@ def test_large_shared_memory_is_asked_for_once_it_is_needed() -> None:
 )
 def test_launches_beyond_a_limit_are_refused_with_numbers(launch: Launch, numbers: str) -> None:
     device = _device(cuFuncGetAttribute=lambda *_: (Status.CUDA_SUCCESS, 256))
-    with pytest.raises(LaunchRefused, match=numbers):
-        device._allow(KERNEL, launch)
+    with pytest.raises(LaunchRefused, match=f"^variant: {numbers}"):
+        device._allowed(TWO, launch)
+    second = Launch(
+        grid=1,
+        block=128,
+        finish_grid=launch.grid or -1,
+        finish_block=launch.block,
+        finish_shared_bytes=launch.shared_bytes,
+    )
+    numbers = numbers.replace("a grid of 0", "a grid of -1")
+    with pytest.raises(LaunchRefused, match=f"^coldforge_finish of variant: {numbers}"):
+        device._allowed(TWO, second)
+
+
+def test_a_second_kernel_is_needed_only_where_it_is_asked_for() -> None:
+    device = _device(cuFuncGetAttribute=lambda *_: (Status.CUDA_SUCCESS, 1024))
+    none = Launch(grid=1, block=128, finish_grid=0, finish_block=64)
+    assert [stage.function for stage in device._allowed(KERNEL, none)] == ["function"]
+    asked = replace(none, finish_grid=1)
+    assert [stage.function for stage in device._allowed(TWO, asked)] == ["function", "second"]
+    with pytest.raises(LaunchRefused, match="variant has no kernel coldforge_finish, and its launch asks"):
+        device._allowed(KERNEL, asked)
+
+
+def _recording_device(monkeypatch: pytest.MonkeyPatch, **answers: Status) -> tuple[CudaDevice, list[Any]]:
+    """A device whose driver notes what is enqueued."""
+    seen: list[Any] = []
+
+    def memset(*arguments: Any) -> tuple[Status]:
+        seen.append(("memset", *arguments))
+        return (answers.get("memset", Status.CUDA_SUCCESS),)
+
+    def launch(function: str, *rest: Any) -> tuple[Status]:
+        *shape, stream, _parameters, _extra = rest
+        seen.append((function, shape, stream))
+        return (answers.get(function, Status.CUDA_SUCCESS),)
+
+    device = _device(
+        cuFuncGetAttribute=lambda *_: (Status.CUDA_SUCCESS, 1024),
+        cuMemsetD8Async=memset,
+        cuLaunchKernel=launch,
+    )
+    device.torch_device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=77))
+    return device, seen
+
+
+def _workspace(size: int) -> torch.Tensor:
+    whole = torch.zeros(size + 256, dtype=torch.uint8)
+    return whole[-whole.data_ptr() % 256 :][:size]
+
+
+def test_a_call_zeroes_then_launches_then_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, seen = _recording_device(monkeypatch)
+    workspace = _workspace(64)
+    first = Launch(grid=5, block=128, shared_bytes=16, workspace_bytes=64)
+    main = ("function", [5, 1, 1, 128, 1, 1, 16], 77)
+    memset = ("memset", workspace.data_ptr(), 0, 12, 77)
+    finish = ("second", [3, 1, 1, 32, 1, 1, 8], 77)
+    second = {"finish_grid": 3, "finish_block": 32, "finish_shared_bytes": 8}
+    for launch, wanted in (
+        (first, [main]),
+        (replace(first, zeroed_bytes=12), [memset, main]),
+        (replace(first, **second), [main, finish]),
+        (replace(first, zeroed_bytes=12, **second), [memset, main, finish]),
+    ):
+        call = device.bind(TWO, launch, [None, workspace], [1], [2.0])
+        assert seen == []  # nothing before it is called
+        for _ in range(2):
+            call()
+            assert seen == wanted
+            seen.clear()
+
+
+def test_what_is_not_enqueued_stops_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Launch(grid=1, block=1, workspace_bytes=64, zeroed_bytes=4, finish_grid=1, finish_block=1)
+    for part, count in (("memset", 1), ("function", 2), ("second", 3)):
+        device, seen = _recording_device(monkeypatch, **{part: Status.CUDA_ERROR_INVALID_VALUE})
+        call = device.bind(TWO, launch, [_workspace(64)], [], [])
+        with pytest.raises(LaunchRefused, match="CUDA_ERROR_INVALID_VALUE"):
+            call()
+        assert len(seen) == count
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([], "the last tensor is no workspace of 64 bytes"),
+        ([None], "the last tensor is no workspace of 64 bytes"),
+        ([_workspace(63)], "the last tensor is no workspace of 64 bytes"),
+        ([_workspace(80)[16:]], "the workspace is not aligned to 256 bytes"),
+    ],
+)
+def test_a_tensor_that_is_no_workspace(
+    tensors: list[Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, _ = _recording_device(monkeypatch)
+    with pytest.raises(ValueError, match=message):
+        device.bind(KERNEL, Launch(grid=1, block=1, workspace_bytes=64), tensors, [], [])
+
+
+def test_a_binary_may_have_no_second_kernel() -> None:
+    def function(_module: Any, symbol: bytes) -> tuple[Any, ...]:
+        found = symbol in symbols
+        return (Status.CUDA_SUCCESS, symbol) if found else (Status.CUDA_ERROR_NOT_FOUND, None)
+
+    unloaded: list[Any] = []
+    device = _device(
+        cuModuleLoadData=lambda _: (Status.CUDA_SUCCESS, "module"),
+        cuModuleGetFunction=function,
+        cuModuleUnload=unloaded.append,
+    )
+    file: Any = SimpleNamespace(name="variant", path=SimpleNamespace(read_bytes=lambda: b"cubin"))
+    symbols = {b"coldforge_kernel", b"coldforge_finish"}
+    assert device.load(file).finish == b"coldforge_finish"
+    symbols = {b"coldforge_kernel"}
+    assert device.load(file).finish is None
+    symbols = {b"coldforge_finish"}
+    with pytest.raises(LaunchRefused, match="CUDA_ERROR_NOT_FOUND"):
+        device.load(file)
+    assert unloaded == ["module"]
 
 
 def test_readings_are_none_without_a_gpu() -> None:

@@ -272,6 +272,7 @@ def test_workspace_is_poisoned_and_guarded(device: TorchDevice, problem: Problem
     def with_workspace(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
         *rest, workspace = tensors
         seen.append(workspace.clone())
+        assert workspace.data_ptr() % 128 == 64
         workspace.zero_()
         good(rest, sizes, scalars)
 

@@ -6,7 +6,8 @@ kernel to its arguments, launches, waits, samples times, and tells what it is. V
 are written once against it. Rules that every device keeps:
 
 * one thread uses a device; nothing is locked here;
-* `bind` may be slow (it packs arguments), the `Call` it returns only enqueues one launch and never waits;
+* `bind` may be slow (it packs arguments), the `Call` it returns only enqueues and never waits: the zeroing of
+  the workspace's start, the kernel, and the second kernel, each where the launch asks for it, in this order;
 * a refusal that harms nothing raises `LaunchRefused` (too much shared memory, bad grid, unloadable binary);
   anything after which the process cannot be trusted raises `DeviceFault`, from any method: the worker exits;
 * a kernel's fault may surface late: `synchronize` raises it.
@@ -70,6 +71,7 @@ class Device(ABC):
     kind: str  # 'cuda' or 'cpu'
     torch_device: torch.device
     alignment_bytes: int = 16  # what kernels may assume of a base pointer (cuda: 256)
+    workspace_alignment_bytes: int = 64  # and of the workspace (cuda: 256)
     cold_headline: bool = False  # whether the headline time is taken with a flushed cache
 
     def __init__(self, target: Target, settings: Settings) -> None:
@@ -83,7 +85,8 @@ class Device(ABC):
         """Loads a compiled variant and returns an opaque handle.
 
         Raises:
-            LaunchRefused: The file is not loadable here or lacks the entry symbol `coldforge_kernel`.
+            LaunchRefused: The file is not loadable here or lacks the entry symbol `coldforge_kernel`. It may
+                lack `coldforge_finish`: `bind` refuses a launch that asks for it.
         """
 
     @abstractmethod
@@ -99,7 +102,7 @@ class Device(ABC):
         sizes: Sequence[int],
         scalars: Sequence[float],
     ) -> Call:
-        """Packs the arguments once and returns the call that enqueues one launch.
+        """Packs the arguments once and returns the call that enqueues one launch, second kernel included.
 
         Args:
             kernel: A handle from `load`.
@@ -110,7 +113,9 @@ class Device(ABC):
             scalars: The epilogue's scalars in ABI order.
 
         Raises:
-            LaunchRefused: The launch breaks a limit of the device; some limits only show when called.
+            LaunchRefused: The launch breaks a limit of the device, or asks for a second kernel that the
+                binary does not have; some limits only show when called.
+            ValueError: The launch has a workspace and the last tensor is none.
         """
 
     @abstractmethod
@@ -160,6 +165,28 @@ class Device(ABC):
         """Allocates a poisoned output between guard zones, at the weakest alignment a kernel may assume."""
         on, alignment = self.torch_device, self.alignment_bytes
         return GuardedTensor.allocate(shape, dtype, on, alignment, guard=OUTPUT_BYTE)
+
+    def allocate_workspace(self, size_bytes: int) -> GuardedTensor | None:
+        """Allocates a poisoned workspace as `allocate` does an output; None for one of no bytes."""
+        if size_bytes == 0:
+            return None
+        on, alignment = self.torch_device, self.workspace_alignment_bytes
+        return GuardedTensor.allocate((size_bytes,), torch.uint8, on, alignment, guard=OUTPUT_BYTE)
+
+    def workspace_address(self, launch: Launch, tensors: Sequence[torch.Tensor | None]) -> int:
+        """The address of a call's workspace, which is the last tensor; 0 where the launch has none.
+
+        Raises:
+            ValueError: The last tensor is too small or not aligned as kernels may assume: it is no workspace.
+        """
+        if launch.workspace_bytes == 0:
+            return 0
+        last = tensors[-1] if tensors else None
+        if last is None or last.nbytes < launch.workspace_bytes:
+            raise ValueError(f"the last tensor is no workspace of {launch.workspace_bytes} bytes")
+        if last.data_ptr() % self.workspace_alignment_bytes:
+            raise ValueError(f"the workspace is not aligned to {self.workspace_alignment_bytes} bytes")
+        return last.data_ptr()
 
     def place(self, value: torch.Tensor) -> GuardedTensor:
         """Copies an input to the device between guard zones of NaN bytes: stray reads show in the output."""

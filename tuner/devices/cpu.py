@@ -30,17 +30,20 @@ if TYPE_CHECKING:
     from ...codegen.space import Launch
     from ...codegen.target import Target
 
-ENTRY = "coldforge_kernel"
+ENTRY, FINISH = "coldforge_kernel", "coldforge_finish"
 SETTLE_LIMIT_S = 0.5
 SETTLE_SPREAD = 0.03
 
 
 @dataclass(frozen=True)
 class CpuKernel:
-    """A loaded library and the address of its range function."""
+    """A loaded library and the addresses of its range functions; the second one's is None when it has one
+    only."""
 
     library: ctypes.CDLL
+    name: str
     address: int
+    finish_address: int | None = None
 
 
 class CpuDevice(Device):
@@ -67,13 +70,10 @@ class CpuDevice(Device):
             library = ctypes.CDLL(str(artifact.path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
             raise LaunchRefused(f"cannot load {artifact.name}: {error}") from error
-        try:
-            function = getattr(library, ENTRY)
-        except AttributeError as error:
-            raise LaunchRefused(f"{artifact.name} has no symbol {ENTRY}") from error
-        address = ctypes.cast(function, ctypes.c_void_p).value
-        assert address is not None
-        return CpuKernel(library, address)
+        address = _address(library, ENTRY)
+        if address is None:
+            raise LaunchRefused(f"{artifact.name} has no symbol {ENTRY}")
+        return CpuKernel(library, artifact.name, address, _address(library, FINISH))
 
     def unload(self, kernel: CpuKernel) -> None:
         close = ctypes.CDLL(None).dlclose
@@ -88,19 +88,20 @@ class CpuDevice(Device):
         sizes: Sequence[int],
         scalars: Sequence[float],
     ) -> Call:
-        if launch.units < 1 or launch.grain < 1:
-            raise LaunchRefused(
-                f"{launch.units} work units in grains of {launch.grain}: both must be positive"
-            )
+        stages = _stages(kernel, launch)
+        workspace, zeroed = self.workspace_address(launch, tensors), launch.zeroed_bytes
         packed = pack_arguments(tensors, sizes, scalars)
         arguments = ctypes.create_string_buffer(packed, len(packed))
         run = self._parallel_for
-        parameters = (0, launch.units, launch.grain, kernel.address, ctypes.addressof(arguments))
+        parameters = [(0, *stage, ctypes.addressof(arguments)) for stage in stages]
 
         def call(_alive: object = (kernel, tensors, arguments)) -> None:
-            status = run(*parameters)
-            if status:
-                raise DeviceFault(f"torch_parallel_for failed with status {status}")
+            if zeroed:
+                ctypes.memset(workspace, 0, zeroed)
+            for one in parameters:
+                status = run(*one)
+                if status:
+                    raise DeviceFault(f"torch_parallel_for failed with status {status}")
 
         return call
 
@@ -159,6 +160,31 @@ class CpuDevice(Device):
             "clock_mhz": _clock_mhz(),
             "machine": platform.machine(),
         }
+
+
+def _address(library: ctypes.CDLL, symbol: str) -> int | None:
+    """Where a function was loaded; None when the library has none of that name."""
+    try:
+        return ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    except AttributeError:
+        return None
+
+
+def _stages(kernel: CpuKernel, launch: Launch) -> list[tuple[int, int, int]]:
+    """Work units, grain and function of what one call runs, in order.
+
+    Raises:
+        LaunchRefused: A number is not positive, or the library lacks the second function.
+    """
+    stages = [(launch.units, launch.grain, kernel.address)]
+    if launch.finish_units:
+        if kernel.finish_address is None:
+            raise LaunchRefused(f"{kernel.name} has no symbol {FINISH}, and its launch asks for it")
+        stages.append((launch.finish_units, launch.finish_grain, kernel.finish_address))
+    for units, grain, _ in stages:
+        if units < 1 or grain < 1:
+            raise LaunchRefused(f"{units} work units in grains of {grain}: both must be positive")
+    return stages
 
 
 @functools.cache

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...codegen.space import Launch
     from ...codegen.target import Target
 
-ENTRY = b"coldforge_kernel"
+ENTRY, FINISH = b"coldforge_kernel", b"coldforge_finish"
 PLAIN_SHARED_BYTES = 48 * 1024
 """Dynamic shared memory beyond this has to be asked for."""
 FLUSH_FACTOR = 3
@@ -57,18 +57,30 @@ _REFUSALS = frozenset(
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A loaded cubin and its entry function (driver handles)."""
+    """A loaded cubin and its functions (driver handles); `finish` is None when it has no second one."""
 
     module: Any
     function: Any
     name: str
+    finish: Any = None
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One kernel launch of a call."""
+
+    name: str
+    function: Any
+    grid: int
+    block: int
+    shared_bytes: int
 
 
 class CudaDevice(Device):
     """The GPU that PyTorch calls cuda:0 in this process."""
 
     kind = "cuda"
-    alignment_bytes = 256
+    alignment_bytes = workspace_alignment_bytes = 256
     cold_headline = True
 
     def __init__(self, target: Target, settings: Settings) -> None:
@@ -103,7 +115,10 @@ class CudaDevice(Device):
         except LaunchRefused:
             self._driver.cuModuleUnload(module)
             raise
-        return CudaKernel(module, function, artifact.name)
+        finish = None
+        with contextlib.suppress(LaunchRefused):  # most have none
+            finish = self._asked(artifact.name, self._driver.cuModuleGetFunction(module, FINISH))
+        return CudaKernel(module, function, artifact.name, finish)
 
     def unload(self, kernel: CudaKernel) -> None:
         self._asked(kernel.name, self._driver.cuModuleUnload(kernel.module))
@@ -116,44 +131,65 @@ class CudaDevice(Device):
         sizes: Sequence[int],
         scalars: Sequence[float],
     ) -> Call:
-        self._allow(kernel, launch)
+        stages = self._allowed(kernel, launch)
+        workspace, zeroed = self.workspace_address(launch, tensors), launch.zeroed_bytes
         packed = pack_arguments(tensors, sizes, scalars)
         arguments = ctypes.create_string_buffer(packed, len(packed))
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         address = ctypes.addressof(pointers)
         driver, device = self._driver, self.torch_device
-        shape = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared_bytes)
 
         def call(_alive: object = (tensors, arguments, pointers)) -> None:
             stream = torch.cuda.current_stream(device).cuda_stream
-            answer = driver.cuLaunchKernel(kernel.function, *shape, stream, address, 0)
-            self._asked(kernel.name, answer)
+            if zeroed:
+                self._asked(kernel.name, driver.cuMemsetD8Async(workspace, 0, zeroed, stream))
+            for stage in stages:
+                shape = (stage.grid, 1, 1, stage.block, 1, 1, stage.shared_bytes)
+                answer = driver.cuLaunchKernel(stage.function, *shape, stream, address, 0)
+                self._asked(stage.name, answer)
 
         return call
 
-    def _allow(self, kernel: CudaKernel, launch: Launch) -> None:
-        """Checks the launch against the device and asks for large shared memory."""
+    def _allowed(self, kernel: CudaKernel, launch: Launch) -> list[_Stage]:
+        """The launches of one call in order, each checked against the device.
+
+        Raises:
+            LaunchRefused: A limit is broken, or the cubin lacks the second kernel.
+        """
+        name = kernel.name
+        stages = [_Stage(name, kernel.function, launch.grid, launch.block, launch.shared_bytes)]
+        if launch.finish_grid:
+            if kernel.finish is None:
+                raise LaunchRefused(f"{name} has no kernel {FINISH.decode()}, and its launch asks for it")
+            shape = (launch.finish_grid, launch.finish_block, launch.finish_shared_bytes)
+            stages.append(_Stage(f"{FINISH.decode()} of {name}", kernel.finish, *shape))
+        for stage in stages:
+            self._allow(stage)
+        return stages
+
+    def _allow(self, stage: _Stage) -> None:
+        """Checks one launch against the device and asks for large shared memory."""
         limits = self.target.attributes
-        if not 1 <= launch.grid <= limits["max_grid"]:
-            raise LaunchRefused(f"{kernel.name}: a grid of {launch.grid} blocks; 1 to {limits['max_grid']}")
+        if not 1 <= stage.grid <= limits["max_grid"]:
+            raise LaunchRefused(f"{stage.name}: a grid of {stage.grid} blocks; 1 to {limits['max_grid']}")
         attribute = self._driver.CUfunction_attribute
         most = self._asked(
-            kernel.name,
+            stage.name,
             self._driver.cuFuncGetAttribute(
-                attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel.function
+                attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, stage.function
             ),
         )
-        if not 1 <= launch.block <= most:
-            raise LaunchRefused(f"{kernel.name}: {launch.block} threads a block; it allows 1 to {most}")
-        if launch.shared_bytes > limits["max_shared_bytes"]:
+        if not 1 <= stage.block <= most:
+            raise LaunchRefused(f"{stage.name}: {stage.block} threads a block; it allows 1 to {most}")
+        if stage.shared_bytes > limits["max_shared_bytes"]:
             raise LaunchRefused(
-                f"{kernel.name}: {launch.shared_bytes} bytes of shared memory a block; "
+                f"{stage.name}: {stage.shared_bytes} bytes of shared memory a block; "
                 f"the device allows {limits['max_shared_bytes']}"
             )
-        if launch.shared_bytes > PLAIN_SHARED_BYTES:
+        if stage.shared_bytes > PLAIN_SHARED_BYTES:
             large = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            answer = self._driver.cuFuncSetAttribute(kernel.function, large, launch.shared_bytes)
-            self._asked(kernel.name, answer)
+            answer = self._driver.cuFuncSetAttribute(stage.function, large, stage.shared_bytes)
+            self._asked(stage.name, answer)
 
     def _asked(self, name: str, answer: tuple[Any, ...]) -> Any:
         """The value of a driver call's answer (status, value).
