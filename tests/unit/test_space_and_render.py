@@ -14,10 +14,10 @@ from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from coldforge.codegen.epilogue import epilogue_code, float_literal
 from coldforge.codegen.errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
 from coldforge.codegen.operator import ChannelVector
-from coldforge.codegen.steps import EpilogueStep
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import context_fields, inline_headers, render
 from coldforge.codegen.space import Config, Space
+from coldforge.codegen.steps import EpilogueStep
 from coldforge.codegen.target import Target, cpu_target_for, cuda_target
 
 SM90 = cuda_target("sm_90")
