@@ -39,6 +39,7 @@ def render_table(signatures: Sequence[Signature], winners: Sequence[Winner], nam
     context = {
         "namespace": namespace,
         "units": all_units(winners),
+        "seconds": sorted({unit.symbol for w in winners if _finishes(w) for unit in entry_units(w)}),
         "cubins": [c for _, c in sorted({c.symbol: c for c in cubins.values()}.items())],
         "variants": variants,
         "operators": [
@@ -53,11 +54,17 @@ def variant_name(entry: str, arch: str) -> str:
     return f"{entry}@{arch}"
 
 
+def _finishes(winner: Winner) -> bool:
+    """Whether some launch of a cpu winner asks for the source's second kernel."""
+    return "finish_units" in winner.launch
+
+
 def _variants(winner: Winner, cubins: Mapping[str, Cubin]) -> list[dict[str, Any]]:
     if winner.kind == "cuda":
         name = variant_name(winner.name, winner.arch)
         image = cubins[winner.name].symbol
-        return [{"name": name, "level": level_of(winner.arch), "function": "nullptr", "image": image}]
+        level = level_of(winner.arch)
+        return [{"name": name, "level": level, "function": "nullptr", "image": image, "finish": ""}]
     rows = []
     for unit in entry_units(winner):
         guard = "AARCH64" if unit.machine == "aarch64" else "X86_64"
@@ -67,6 +74,7 @@ def _variants(winner: Winner, cubins: Mapping[str, Cubin]) -> list[dict[str, Any
                 "level": level_of(unit.arch),
                 "function": f"COLDFORGE_ON_{guard}({unit.symbol})",
                 "image": "nullptr",
+                "finish": f"COLDFORGE_ON_{guard}({unit.symbol}_finish)" if _finishes(winner) else "",
             }
         )
     return rows
@@ -76,7 +84,7 @@ def _operator(
     signature: Signature, winners: Sequence[Winner], first: Mapping[str, tuple[int, int]]
 ) -> dict[str, Any]:
     family, operator = signature.family, signature.operator
-    names = signature.value_names
+    names, reads = signature.value_names, signature.size_reads
     tensors = [
         {
             "name": t.name,
@@ -89,7 +97,8 @@ def _operator(
     ]
     fixed = [tuple((n, int(w.specialisation[n])) for n in signature.fixed_names) for w in winners]
     specialisations = sorted(set(fixed))
-    output_names = sorted(set().union(*(e.names for e in family.output.shape)))
+    output_names = sorted(set().union(*(e.names for e in signature.output_shape)))
+    scaled = {n: f"_in.size[{r.tensor}][{r.dim}] * {r.factor}" for n, r in reads.items() if r.factor}
     return {
         "name": operator.name,
         "schema": signature.schema,
@@ -104,8 +113,10 @@ def _operator(
         "attribute_values": [
             {"name": n, "minimum": a.minimum} for a in signature.attributes for n in a.value_names
         ],
-        "reads": [{"name": n, "tensor": r.tensor, "dim": r.dim} for n, r in signature.size_reads.items()],
-        "derived": [{"name": n, "cpp": fold_to_cpp(e.text, {}, names)} for n, e in family.derived.items()],
+        "reads": [{"name": n, "tensor": r.tensor, "dim": r.dim} for n, r in reads.items() if not r.factor],
+        # Those that are read with the help of an attribute come first: others are computed from them.
+        "derived": [{"name": n, "cpp": text} for n, text in scaled.items()]
+        + [{"name": n, "cpp": fold_to_cpp(e.text, {}, names)} for n, e in family.derived.items()],
         "rules": [
             {"cpp": fold_to_cpp(rule.require.text, {}, names), "reason": f'"{_c_text(rule.reason)}"'}
             for rule in family.rules
@@ -122,7 +133,7 @@ def _operator(
             for c in signature.shape_checks
         ],
         "output_names": output_names,
-        "output": [fold_to_cpp(e.text, {}, names) for e in family.output.shape],
+        "output": [fold_to_cpp(e.text, {}, names) for e in signature.output_shape],
         "word_count": len(tensors) + 2 + len(family.abi_sizes) + len(operator.scalars),
         "specialisations": specialisations,
         "entries": [

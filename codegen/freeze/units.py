@@ -31,7 +31,7 @@ class Unit:
 
     Attributes:
         source: path in the package.
-        symbol: what ``coldforge_kernel`` is renamed to.
+        symbol: what ``coldforge_kernel`` is renamed to; ``coldforge_finish`` gets the same with ``_finish``.
         arch: the level.
         flags: compiler flags, ``-march`` included.
     """

@@ -64,7 +64,7 @@ def _unit(root: Path, unit: dict[str, Any]) -> list[str]:
     flags = " ".join(_shell(flag) for flag in unit["flags"])
     return [
         f"build {unit['symbol']}.o: compile {_path(root / unit['source'])}",
-        f"  flags = {flags} -Dcoldforge_kernel={unit['symbol']}",
+        f"  flags = {flags} -Dcoldforge_kernel={unit['symbol']} -Dcoldforge_finish={unit['symbol']}_finish",
     ]
 
 

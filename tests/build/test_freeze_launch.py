@@ -16,6 +16,7 @@ from coldforge.codegen.freeze import GENERATED, Winner
 from coldforge.codegen.freeze.fold import fold_to_cpp
 from coldforge.codegen.freeze.signature import Signature
 from coldforge.codegen.freeze.table import launch_code, render_table
+from coldforge.codegen.freeze.units import all_units
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import render
 from coldforge.codegen.target import Target, cpu_target_for, cuda_target
@@ -80,6 +81,38 @@ def test_launch_reads_the_machine_at_hand(fake_cuda_winner: WinnerFactory) -> No
     assert "_launch.workspace_bytes = (N * INT64_C(4));" in text
     assert 'coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32' in text
     assert ".incbin" in text
+
+
+def test_a_second_kernel_is_named_only_where_a_launch_asks_for_it(
+    naive_winner: WinnerFactory, fake_cuda_winner: WinnerFactory
+) -> None:
+    signature = Signature(catalogue().operator("conv2d_divide_leaky_relu"))
+    plain = naive_winner({"C_out": 5}, arch="x86-64-v3")
+    assert "_finish" not in render_table([signature], [plain, fake_cuda_winner()], "pkg")
+    second = {
+        "finish_units": "N * GRAIN",
+        "finish_grain": "GRAIN",
+        "zeroed_bytes": "4",
+        "workspace_bytes": "N * 8",
+    }
+    staged = naive_winner(arch="x86-64-v3", launch={**plain.launch, **second})
+    text = render_table([signature], [staged, plain], "pkg")
+    assert text.count("weak") == 2  # a declaration for each of the two levels
+    for level in ("v2", "v3"):
+        unit = next(u for u in all_units([staged]) if u.arch.endswith(level))
+        arguments = "(int64_t begin, int64_t end, void* words);"
+        assert f'__attribute__((visibility("hidden"), weak)) void {unit.symbol}_finish{arguments}' in text
+        row = f"COLDFORGE_ON_X86_64({unit.symbol}), nullptr, COLDFORGE_ON_X86_64({unit.symbol}_finish)}}"
+        assert row in text
+    assert "_launch.finish_units = (N * INT64_C(2));" in text
+    assert "_launch.finish_grain = INT64_C(2);" in text
+    assert "_launch.zeroed_bytes = INT64_C(4);" in text
+    cuda = {"finish_grid": "ceil_div(N, TILE)", "finish_block": "64", "finish_shared_bytes": "N"}
+    base = fake_cuda_winner()
+    text = render_table([signature], [fake_cuda_winner(launch={**base.launch, **cuda})], "pkg")
+    assert "_launch.finish_grid = coldforge::ceil_div_int(N, INT64_C(8));" in text
+    assert "_launch.finish_shared_bytes = N;" in text
+    assert "_finish(" not in text
 
 
 def test_schema_follows_the_declaration() -> None:

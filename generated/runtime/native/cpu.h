@@ -4,6 +4,7 @@
 
 #include <torch/csrc/stable/c/shim.h>
 
+#include <cstring>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -48,11 +49,20 @@ inline int64_t cpu_threads() {
   return torch_get_num_threads(&threads) == 0 && threads > 0 ? threads : 1;
 }
 
-inline void run_on_cpu(CpuKernel kernel, const Launch& launch, Word* words) {
-  const int64_t grain = launch.grain > 0 ? launch.grain : 1;
-  if (torch_parallel_for(0, launch.units, grain, kernel, words) != 0) {
+inline void run_range(CpuKernel kernel, int64_t units, int64_t grain, Word* words) {
+  if (torch_parallel_for(0, units, grain > 0 ? grain : 1, kernel, words) != 0) {
     throw std::runtime_error("coldforge: PyTorch's parallel-for failed");
   }
+}
+
+// Zeroes the workspace's start, runs the kernel, then the second kernel. Returns why it could not, or
+// nothing.
+inline std::string run_on_cpu(const Variant& variant, const Launch& launch, Word* words, void* workspace) {
+  if (launch.finish_units > 0 && variant.finish == nullptr) return "its source has no second kernel";
+  if (launch.zeroed_bytes > 0) std::memset(workspace, 0, static_cast<size_t>(launch.zeroed_bytes));
+  run_range(variant.function, launch.units, launch.grain, words);
+  if (launch.finish_units > 0) run_range(variant.finish, launch.finish_units, launch.finish_grain, words);
+  return "";
 }
 
 }  // namespace

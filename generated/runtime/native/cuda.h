@@ -16,10 +16,16 @@ namespace {
 
 constexpr int kMaxGpus = 64;
 
-// One variant on one GPU. `why` is set, for good, when the GPU cannot load it.
-struct LoadedKernel {
+struct LoadedFunction {
   CuFunction function = nullptr;
   int64_t shared_bytes = 0;  // dynamic shared memory it may already ask for
+};
+
+// One variant on one GPU. `why` is set, for good, when the GPU cannot load it.
+struct LoadedKernel {
+  CuModule module = nullptr;
+  LoadedFunction first;
+  LoadedFunction second;  // found when it is first launched
   std::string why;
   bool tried = false;
 };
@@ -79,55 +85,87 @@ inline Gpu& gpu_at(int index, int variant_count) {
 inline void load_kernel(const Variant& variant, LoadedKernel& kernel) {
   const Driver& d = driver();
   kernel.tried = true;
-  // Loading allocates; while another thread captures a graph that is forbidden unless this thread says
-  // relaxed.
-  int mode = kCaptureModeRelaxed;
-  const CuResult exchanged = d.exchange_capture_mode(&mode);
-  CuModule module = nullptr;
-  CuResult result = d.load(&module, variant.image);
+  const RelaxedCapture loading_allocates;
+  CuResult result = d.load(&kernel.module, variant.image);
   if (result != 0) kernel.why = d.describe("cuModuleLoadData", result);
-  if (result == 0 && (result = d.function(&kernel.function, module, "coldforge_kernel")) != 0) {
+  if (result == 0 && (result = d.function(&kernel.first.function, kernel.module, "coldforge_kernel")) != 0) {
     kernel.why = d.describe("cuModuleGetFunction", result);
   }
-  if (exchanged == 0) d.exchange_capture_mode(&mode);
 }
 
-// The function, allowed to use `shared_bytes` of dynamic shared memory; or null and the reason.
-inline CuFunction prepared(Gpu& gpu, int number, const Variant& variant, int64_t shared_bytes,
-                           std::string& why) {
+// Finds the second kernel of a loaded cubin. Returns why it could not, or nothing; runs as load_kernel does.
+inline std::string find_second(LoadedKernel& kernel) {
+  if (kernel.second.function != nullptr) return "";
+  const RelaxedCapture loading_allocates;
+  const CuResult result = driver().function(&kernel.second.function, kernel.module, "coldforge_finish");
+  return result == 0 ? "" : driver().describe("cuModuleGetFunction of its second kernel", result);
+}
+
+// Lets a function ask for that much dynamic shared memory. Returns why it may not, or nothing.
+inline std::string allow_shared(LoadedFunction& loaded, int64_t shared_bytes) {
+  if (shared_bytes <= loaded.shared_bytes) return "";
   const Driver& d = driver();
+  const CuResult result =
+      d.set_attribute(loaded.function, kMaxDynamicSharedBytes, static_cast<int>(shared_bytes));
+  if (result != 0) return d.describe("cuFuncSetAttribute", result);
+  loaded.shared_bytes = shared_bytes;
+  return "";
+}
+
+// What one call launches.
+struct Functions {
+  CuFunction first = nullptr;
+  CuFunction second = nullptr;  // null: it has one kernel only
+};
+
+// Loads what is not loaded yet, and allows the shared memory. Returns why it could not, or nothing.
+inline std::string prepare(Gpu& gpu, int number, const Variant& variant, const Launch& launch,
+                           Functions& ready) {
   std::lock_guard<std::mutex> guard(gpu.lock);
   LoadedKernel& kernel = gpu.kernels[number];
   if (!kernel.tried) load_kernel(variant, kernel);
-  if (kernel.why.empty() && shared_bytes > kernel.shared_bytes) {
-    const CuResult result =
-        d.set_attribute(kernel.function, kMaxDynamicSharedBytes, static_cast<int>(shared_bytes));
-    if (result != 0) {
-      why = d.describe("cuFuncSetAttribute", result);
-      return nullptr;
-    }
-    kernel.shared_bytes = shared_bytes;
+  if (!kernel.why.empty()) return kernel.why;
+  std::string why = allow_shared(kernel.first, launch.shared_bytes);
+  if (launch.finish_grid > 0) {
+    if (why.empty()) why = find_second(kernel);
+    if (why.empty()) why = allow_shared(kernel.second, launch.finish_shared_bytes);
+    ready.second = kernel.second.function;
   }
-  why = kernel.why;
-  return kernel.function;
+  ready.first = kernel.first.function;
+  return why;
 }
 
-// Enqueues the kernel on PyTorch's current stream of that GPU. Returns why it could not, or nothing.
+// Returns why it could not, or nothing.
+inline std::string enqueue(CuFunction function, int64_t grid, int64_t block, int64_t shared_bytes,
+                           CuStream stream, Word* words) {
+  if (grid > kMaxGrid) return "the grid of " + std::to_string(grid) + " blocks is too large";
+  void* parameters[] = {words};  // one parameter: the whole block, by value
+  const CuResult result =
+      driver().launch(function, static_cast<unsigned>(grid), 1, 1, static_cast<unsigned>(block), 1, 1,
+                      static_cast<unsigned>(shared_bytes), stream, parameters, nullptr);
+  return result == 0 ? "" : driver().describe("cuLaunchKernel", result);
+}
+
+// Enqueues one call on PyTorch's current stream of that GPU: the zeroing of the workspace's start, the
+// kernel, the second kernel. Returns why it could not, or nothing.
 inline std::string run_on_gpu(int index, Gpu& gpu, int number, const Variant& variant, const Launch& launch,
-                              Word* words) {
-  if (launch.grid > kMaxGrid) return "the grid of " + std::to_string(launch.grid) + " blocks is too large";
+                              Word* words, void* workspace) {
   const ContextGuard current(gpu.context);
   std::string why = current.why();
   if (!why.empty()) return why;
   CuStream stream = nullptr;
   if (!(why = current_stream(index, stream)).empty()) return why;
-  const CuFunction function = prepared(gpu, number, variant, launch.shared_bytes, why);
-  if (function == nullptr) return why;
-  void* parameters[] = {words};  // one parameter: the whole block, by value
-  const CuResult result =
-      driver().launch(function, static_cast<unsigned>(launch.grid), 1, 1, static_cast<unsigned>(launch.block),
-                      1, 1, static_cast<unsigned>(launch.shared_bytes), stream, parameters, nullptr);
-  return result == 0 ? "" : driver().describe("cuLaunchKernel", result);
+  Functions ready;
+  if (!(why = prepare(gpu, number, variant, launch, ready)).empty()) return why;
+  if (launch.zeroed_bytes > 0) {
+    const CuResult result = driver().fill(reinterpret_cast<CuAddress>(workspace), 0,
+                                          static_cast<size_t>(launch.zeroed_bytes), stream);
+    if (result != 0) return driver().describe("cuMemsetD8Async", result);
+  }
+  why = enqueue(ready.first, launch.grid, launch.block, launch.shared_bytes, stream, words);
+  if (ready.second == nullptr || !why.empty()) return why;
+  return enqueue(ready.second, launch.finish_grid, launch.finish_block, launch.finish_shared_bytes, stream,
+                 words);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -19,6 +20,7 @@ using CuContext = struct CuContextOpaque*;
 using CuModule = struct CuModuleOpaque*;
 using CuFunction = struct CuFunctionOpaque*;
 using CuStream = struct CuStreamOpaque*;
+using CuAddress = unsigned long long;  // CUdeviceptr
 
 constexpr int kComputeCapabilityMajor = 75;  // CUdevice_attribute
 constexpr int kComputeCapabilityMinor = 76;
@@ -42,6 +44,7 @@ struct Driver {
   CuResult (*function)(CuFunction*, CuModule, const char*);
   CuResult (*set_attribute)(CuFunction, int, int);
   CuResult (*exchange_capture_mode)(int*);
+  CuResult (*fill)(CuAddress, unsigned char, size_t, CuStream);
   CuResult (*launch)(CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                      CuStream, void**, void**);
   std::string why;  // empty when the driver is usable
@@ -70,21 +73,21 @@ inline void load_driver(Driver& d) {
     d.why = "no CUDA driver (libcuda.so.1)";
     return;
   }
-  const bool found = find(library, "cuInit", d.init, d.why) &&
-                     find(library, "cuDriverGetVersion", d.driver_version, d.why) &&
-                     find(library, "cuGetErrorName", d.error_name, d.why) &&
-                     find(library, "cuGetErrorString", d.error_text, d.why) &&
-                     find(library, "cuDeviceGet", d.device, d.why) &&
-                     find(library, "cuDeviceGetName", d.device_name, d.why) &&
-                     find(library, "cuDeviceGetAttribute", d.device_attribute, d.why) &&
-                     find(library, "cuDevicePrimaryCtxRetain", d.retain_primary, d.why) &&
-                     find(library, "cuCtxPushCurrent_v2", d.push, d.why) &&
-                     find(library, "cuCtxPopCurrent_v2", d.pop, d.why) &&
-                     find(library, "cuModuleLoadData", d.load, d.why) &&
-                     find(library, "cuModuleGetFunction", d.function, d.why) &&
-                     find(library, "cuFuncSetAttribute", d.set_attribute, d.why) &&
-                     find(library, "cuThreadExchangeStreamCaptureMode", d.exchange_capture_mode, d.why) &&
-                     find(library, "cuLaunchKernel", d.launch, d.why);
+  const bool found =
+      find(library, "cuInit", d.init, d.why) &&
+      find(library, "cuDriverGetVersion", d.driver_version, d.why) &&
+      find(library, "cuGetErrorName", d.error_name, d.why) &&
+      find(library, "cuGetErrorString", d.error_text, d.why) &&
+      find(library, "cuDeviceGet", d.device, d.why) &&
+      find(library, "cuDeviceGetName", d.device_name, d.why) &&
+      find(library, "cuDeviceGetAttribute", d.device_attribute, d.why) &&
+      find(library, "cuDevicePrimaryCtxRetain", d.retain_primary, d.why) &&
+      find(library, "cuCtxPushCurrent_v2", d.push, d.why) &&
+      find(library, "cuCtxPopCurrent_v2", d.pop, d.why) && find(library, "cuModuleLoadData", d.load, d.why) &&
+      find(library, "cuModuleGetFunction", d.function, d.why) &&
+      find(library, "cuFuncSetAttribute", d.set_attribute, d.why) &&
+      find(library, "cuThreadExchangeStreamCaptureMode", d.exchange_capture_mode, d.why) &&
+      find(library, "cuMemsetD8Async", d.fill, d.why) && find(library, "cuLaunchKernel", d.launch, d.why);
   if (!found) return;
   const CuResult result = d.init(0);
   if (result != 0) d.why = d.describe("cuInit", result);
@@ -129,6 +132,21 @@ class ContextGuard {
 
  private:
   CuResult pushed_;
+};
+
+// While it lives this thread may allocate although another one captures a graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() : exchanged_(driver().exchange_capture_mode(&mode_)) {}
+  ~RelaxedCapture() {
+    if (exchanged_ == 0) driver().exchange_capture_mode(&mode_);
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int mode_ = kCaptureModeRelaxed;  // then the mode that was set before
+  CuResult exchanged_;
 };
 
 }  // namespace

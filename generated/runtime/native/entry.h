@@ -36,6 +36,7 @@ struct Machine {
 };
 
 // How a kernel is started for one set of sizes. cuda reads grid, block, shared_bytes; cpu reads units, grain.
+// finish_*: the same of the second kernel, which sees all that the first wrote; with 0 it is not started.
 struct Launch {
   int64_t grid = 0;
   int64_t block = 0;
@@ -43,6 +44,12 @@ struct Launch {
   int64_t units = 0;
   int64_t grain = 1;
   int64_t workspace_bytes = 0;
+  int64_t zeroed_bytes = 0;  // at the start of the workspace: zero when the first kernel starts
+  int64_t finish_grid = 0;
+  int64_t finish_block = 0;
+  int64_t finish_shared_bytes = 0;
+  int64_t finish_units = 0;
+  int64_t finish_grain = 1;
 };
 
 // A cpu kernel computes the work units [begin, end): the signature of libtorch's parallel-for callback.
@@ -55,6 +62,7 @@ struct Variant {
                      // capability
   CpuKernel function;          // cpu only
   const unsigned char* image;  // cuda only: the cubin
+  CpuKernel finish = nullptr;  // cpu only: the second kernel, where the source has one
 };
 
 struct Entry {

@@ -50,25 +50,28 @@ inline std::string run_candidate(const Operator& op, const Candidate& candidate,
   machine.threads = gpu == nullptr ? cpu_threads() : 1;
   machine.sm_count = gpu == nullptr ? 1 : gpu->sm_count;
   const Launch launch = entry.launch(values, machine);
+  if (launch.zeroed_bytes > launch.workspace_bytes) return "it would zero more than its workspace";
   Word words[kMaxWords];
-  OwnedTensor copies[kMaxTensors], workspace;
+  OwnedTensor copies[kMaxTensors], owned;
+  void* workspace = nullptr;
   int used = 0;
   for (int i = 0; i < op.tensor_count; ++i) {
     words[used++].pointer = call.tensor(i) ? kernel_data(call.tensor(i), entry.kind, copies[i]) : nullptr;
   }
   words[used++].pointer = data_of(output);
   if (entry.has_workspace) {
-    if (launch.workspace_bytes > 0)
-      workspace = empty(&launch.workspace_bytes, 1, aoti_torch_dtype_uint8(), place);
-    words[used++].pointer = workspace ? data_of(workspace.get()) : nullptr;
+    if (launch.workspace_bytes > 0) {
+      owned = empty(&launch.workspace_bytes, 1, aoti_torch_dtype_uint8(), place);
+      workspace = data_of(owned.get());
+    }
+    words[used++].pointer = workspace;
   }
   for (int i = 0; i < op.size_count; ++i) words[used++].size = values[op.size_values[i]];
   for (const double scalar : call.scalars()) words[used++].scalar = scalar;
   const Variant& variant = kVariants[candidate.number];
   if (entry.kind == Kind::cuda)
-    return run_on_gpu(place.index, *gpu, candidate.number, variant, launch, words);
-  run_on_cpu(variant.function, launch, words);
-  return "";
+    return run_on_gpu(place.index, *gpu, candidate.number, variant, launch, words, workspace);
+  return run_on_cpu(variant, launch, words, workspace);
 }
 
 struct Answer {
