@@ -17,18 +17,28 @@ from . import declare
 from .errors import DeclarationError
 from .expr import Expr
 from .family import Family
+from .module_arguments import check_module
 from .steps import EpilogueStep, parse_steps
 
 # Names that mean something else where an operator's own names are printed: words of C++ and Python, and what
 # kernels and wrappers call their own parts.
 _WORDS = """
-    OP Tensor args arguments channel epilogue operator precision self sizes torch v workspace
+    OP Tensor args arguments ceil_div channel epilogue linear operator precision round_up self sizes torch v
+    workspace
     alignas alignof asm auto bool case catch char const constexpr decltype default delete do double enum
     explicit extern false float friend goto inline int long mutable namespace new noexcept nullptr private
     protected public register short signed sizeof static struct switch template this throw true typedef typeid
     typename union unsigned using virtual void volatile
 """
 _RESERVED = frozenset(keyword.kwlist) | frozenset(_WORDS.split())
+
+# What the file of a frozen operator and its package call their own parts.
+_PACKAGE_WORDS = """
+    FrozenModule FrozenOp OP POINTWISE REDUCTIONS ReducingChain Sequence Tensor arguments ceil_div epilogue
+    family kernels linear magnitude operators output_shape reduction_length reference round_up runtime sizes
+    torch
+"""
+_PACKAGE_NAMES = frozenset(keyword.kwlist) | frozenset(_PACKAGE_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,10 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
         ("scalars", "channel_vectors", "epilogue", "module"),
     )
     name = declare.check_identifier(doc["operator"], where)
+    module = declare.check_identifier(doc["module"], where) if "module" in doc else ""
+    for taken in (name, module):
+        if taken in _PACKAGE_NAMES or name == module:
+            raise DeclarationError(f"{where}: the name {taken!r} is already taken; name it otherwise")
     if name != path.stem:
         raise DeclarationError(f"{where}: declares {name!r}; the file name must be {name}.yaml")
     if not isinstance(doc["family"], str) or doc["family"] not in families:
@@ -111,13 +125,14 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
         n: declare.check_number(v, f"{where}: scalars.{n}")
         for n, v in declare.check_named(doc.get("scalars", {}), f"{where}: scalars").items()
     }
-    vectors = _vectors(doc.get("channel_vectors", []), f"{where}: channel_vectors")
+    vectors = _vectors(doc.get("channel_vectors", []), family, f"{where}: channel_vectors")
     names = [vector.name for vector in vectors]
     _check_names(family, [*scalars, *names, *(f"has_{v.name}" for v in vectors if v.optional)], where)
     workloads = declare.check_named(doc["workloads"], f"{where}: workloads")
     if not workloads:
         raise DeclarationError(f"{where}: workloads: at least one is needed")
-    module = declare.check_identifier(doc["module"], where) if "module" in doc else ""
+    if module:
+        check_module(family, list(scalars), vectors, where)
     at = f"{where}: epilogue"
     steps = parse_steps(_list(doc, "epilogue", at), scalars, names, family.reduces, at)
     words = _words_of(family, tuple(vector.name for vector in vectors if vector.optional))
@@ -150,8 +165,11 @@ def _check_names(family: Family, own: list[str], where: str) -> None:
             raise DeclarationError(f"{where}: the name {name!r} is already taken; name it otherwise")
 
 
-def _vectors(value: Any, where: str) -> tuple[ChannelVector, ...]:
+def _vectors(value: Any, family: Family, where: str) -> tuple[ChannelVector, ...]:
     """A list of names, or a mapping of names to ``{shape: [...], optional: true}``."""
+    # A module makes its parameters before it sees an input.
+    fixed = set(family.sizes) - set(family.run_time)
+    fixed |= {n for attribute in family.attributes for n in attribute.value_names}
     if not isinstance(value, dict):
         names = value if isinstance(value, list) else declare.check_list(value, where)
         return tuple(ChannelVector(declare.check_identifier(name, where)) for name in names)
@@ -163,6 +181,12 @@ def _vectors(value: Any, where: str) -> tuple[ChannelVector, ...]:
             raise DeclarationError(f"{at}: optional must be true or false")
         items = declare.check_list(entry["shape"], f"{at}: shape") if "shape" in entry else []
         shape = tuple(declare.check_expression(item, f"{at}: shape") for item in items)
+        unknown = sorted(set().union(*(e.names for e in shape)) - fixed)
+        if unknown:
+            raise DeclarationError(
+                f"{at}: shape reads {unknown[0]!r}; it may read what a module's constructor knows: "
+                f"{', '.join(sorted(fixed))}"
+            )
         found.append(ChannelVector(name, shape, entry.get("optional", False)))
     return tuple(found)
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..catalogue import Catalogue
+from ..chain import roles_of
 from ..errors import InputError
 from ..problem import Problem
+from ..steps import PIXELS
 from .winner import Winner
 
 # Sizes for the run-time dimensions, the first of them (the batch) kept small; grown where a window does
@@ -17,6 +19,8 @@ _BATCH = (1, 3, 2, 1)
 _EXTENTS = (7, 19, 33, 70, 5, 41)
 _GROWTH = 8
 _TRIES = 40
+# Where a family sums whole images, one that is long enough for the main loop of every part of it.
+_LARGE = (67, 130)
 
 
 def problem_of(winner: Winner, catalogue: Catalogue) -> Problem:
@@ -26,8 +30,7 @@ def problem_of(winner: Winner, catalogue: Catalogue) -> Problem:
         InputError: the operator is not declared, or its declaration refuses the shape.
     """
     operator = catalogue.operator(winner.operator)
-    optional = [t.name for t in operator.family.tensors if t.optional]
-    absent = [name for name in optional if not winner.specialisation.get(f"has_{name}", 1)]
+    absent = [name for name in operator.optional_tensors if not winner.specialisation.get(f"has_{name}", 1)]
     return catalogue.problem_from_dict(
         {
             "operator": winner.operator,
@@ -42,21 +45,32 @@ def problem_of(winner: Winner, catalogue: Catalogue) -> Problem:
 
 def check_shapes(problem: Problem) -> list[dict[str, list[int] | None]]:
     """Tensor shapes by name (None: absent) of the specialisation's ragged problems."""
+    count = len(_EXTENTS)
+    extents = [(batch, [_EXTENTS[(i + k) % count] for k in range(count)]) for i, batch in enumerate(_BATCH)]
+    if _sums_images(problem):
+        extents.append((1, [*_LARGE, *_EXTENTS]))
     shapes: list[dict[str, list[int] | None]] = []
-    for index, batch in enumerate(_BATCH):
-        ragged = _fitting(problem, index, batch)
+    for batch, sizes in extents:
+        ragged = _fitting(problem, sizes, batch)
         if ragged is not None:
             shapes.append({t.name: list(t.shape) if t.present else None for t in ragged.tensors})
     return shapes
 
 
-def _fitting(problem: Problem, index: int, batch: int) -> Problem | None:
+def _sums_images(problem: Problem) -> bool:
+    """Whether the family's output has one pixel, whatever the image."""
+    family = problem.operator.family
+    roles = roles_of(family)
+    return all(e.text.strip() == "1" for e, r in zip(family.output.shape, roles, strict=True) if r == PIXELS)
+
+
+def _fitting(problem: Problem, extents: Sequence[int], batch: int) -> Problem | None:
     """The first of a row of growing shapes that the family accepts."""
     first, *rest = problem.operator.family.run_time
     for step in range(_TRIES):
-        extents = {n: _EXTENTS[(index + k) % len(_EXTENTS)] + _GROWTH * step for k, n in enumerate(rest)}
+        grown = {name: extent + _GROWTH * step for name, extent in zip(rest, extents, strict=False)}
         try:
-            return problem.with_dims(**{first: batch}, **extents)
+            return problem.with_dims(**{first: batch}, **grown)
         except InputError:
             continue
     return None

@@ -191,7 +191,9 @@ def _package_files(
     texts |= {f"{folder}/__init__.py": _folder_init(summary) for folder, summary in _FOLDERS.items()}
     if signatures:
         texts["kernels/table.cpp"] = render_table(signatures, winners, namespace)
-        texts["reference/pointwise.py"] = _copied(BUILTIN_ROOT / "pointwise.py", "templates/pointwise.py")
+        reduces = any(step.is_reduction for s in signatures for step in s.operator.epilogue)
+        for name in ("pointwise.py", "reductions.py") if reduces else ("pointwise.py",):
+            texts[f"reference/{name}"] = _copied(BUILTIN_ROOT / name, f"templates/{name}")
     for signature in signatures:
         family = signature.family
         texts[f"operators/{signature.operator.name}.py"] = render_operator(signature)

@@ -8,33 +8,50 @@ attributes, and the precision. Wrapper, C++ table and reference all follow this 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..chain import roles_of, shape_after
 from ..errors import DeclarationError
-from ..expr import Expr
+from ..expr import Expr, parse
 from ..family import PAIR_SUFFIXES, Attribute, Family
+from ..module_arguments import constructor_sizes
 from ..operator import Operator
+
+_QUOTIENT = re.compile(r"\s*(\w+)\s*//\s*(\w+)\s*\Z")
 
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor of the call: its shape over the problem's values; channel vectors have the output's
-    channel count.
+    """A tensor of the call: its shape over the problem's values.
+
+    Attributes:
+        shape: a channel vector without a shape of its own has one axis, the output's channels.
+        optional: whether it may be None.
+        channel: whether it is a channel vector of the epilogue.
+        shaped: whether it is one with a shape of its own.
     """
 
     name: str
     shape: tuple[Expr, ...]
     optional: bool
+    channel: bool = False
+    shaped: bool = False
 
 
 @dataclass(frozen=True)
 class ShapeRead:
-    """Dimension ``dim`` of tensor number ``tensor``: the place where a size is read off, or is checked."""
+    """Dimension ``dim`` of tensor number ``tensor``: the place where a size is read off, or is checked.
+
+    Attributes:
+        factor: the attribute value by which the size is larger than the dimension; empty for none.
+    """
 
     tensor: int
     dim: int
     expression: Expr
+    factor: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,7 +74,17 @@ class Signature:
         """The tensor arguments in order."""
         channels = (self.family.output.shape[self.family.channel_dim],)
         own = [TensorArgument(t.name, t.shape, t.optional) for t in self.family.tensors]
-        return (*own, *(TensorArgument(name, channels, False) for name in self.operator.channel_vectors))
+        vectors = [
+            TensorArgument(v.name, v.shape or channels, v.optional, True, bool(v.shape))
+            for v in self.operator.vectors
+        ]
+        return (*own, *vectors)
+
+    @cached_property
+    def output_shape(self) -> tuple[Expr, ...]:
+        """The output's shape, after the epilogue."""
+        family = self.family
+        return shape_after(self.operator.epilogue, family.output.shape, roles_of(family), parse("1"))
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
@@ -69,7 +96,7 @@ class Signature:
         """Every name that an expression may read, in a fixed order."""
         family = self.family
         attributes = [n for a in family.attributes for n in a.value_names]
-        present = [f"has_{t.name}" for t in family.tensors if t.optional]
+        present = [f"has_{name}" for name in self.operator.optional_tensors]
         return (*family.sizes, *attributes, *present, "dtype_bytes", *family.derived)
 
     @cached_property
@@ -86,24 +113,30 @@ class Signature:
 
     @cached_property
     def size_reads(self) -> dict[str, ShapeRead]:
-        """For each size, the dimension of a required tensor that is that size.
+        """For each size, the dimension of a required tensor that is that size, or else that is the size
+        divided by an attribute (as the channels of a filter by ``groups``).
 
         Raises:
             DeclarationError: no required tensor has the size as a dimension of its own.
         """
         reads: dict[str, ShapeRead] = {}
+        quotients: dict[str, ShapeRead] = {}
+        factors = {n for a in self.attributes if a.minimum > 0 for n in a.value_names}
         for number, tensor in enumerate(self.tensors):
-            for dim, expression in enumerate(tensor.shape):
-                name = expression.text.strip()
-                if not tensor.optional and name in self.family.sizes:
+            for dim, expression in enumerate(tensor.shape if not tensor.optional else ()):
+                name, divided = expression.text.strip(), _QUOTIENT.match(expression.text)
+                if name in self.family.sizes:
                     reads.setdefault(name, ShapeRead(number, dim, expression))
+                elif divided and divided[1] in self.family.sizes and divided[2] in factors:
+                    quotients.setdefault(divided[1], ShapeRead(number, dim, expression, divided[2]))
+        found = {**quotients, **reads}
         for name in self.family.sizes:
-            if name not in reads:
+            if name not in found:
                 where = f"{self.family.name}/family.yaml"
                 raise DeclarationError(
                     f"{where}: no tensor has the size {name} as a dimension; it cannot be frozen"
                 )
-        return {name: reads[name] for name in self.family.sizes}
+        return {name: found[name] for name in self.family.sizes}
 
     @cached_property
     def shape_checks(self) -> tuple[ShapeRead, ...]:
@@ -138,28 +171,21 @@ class Signature:
         )
 
     @cached_property
-    def output_minimums(self) -> tuple[Expr, ...]:
-        """Output dimensions that are computed rather than read: each must be at least 1 (a batch may be
-        empty).
+    def output_minimums(self) -> tuple[str, ...]:
+        """Expressions that must be at least 1 (a batch may be empty): the computed dimensions of the
+        family's output, and the computed sizes that a kernel receives.
         """
-        return tuple(e for e in self.family.output.shape if e.text.strip() not in self.family.sizes)
+        family = self.family
+        texts = [
+            e.text.strip() for e in family.output.shape if e.names and e.text.strip() not in family.sizes
+        ]
+        texts += [name for name in family.abi_sizes if name in family.derived]
+        return tuple(dict.fromkeys(texts))
 
-    @cached_property
+    @property
     def module_parameters(self) -> dict[str, tuple[str, ...]]:
         """Arguments of the module's constructor for the compiled-in sizes: name -> the sizes it sets."""
-        grouped = {size: alias for alias, sizes in self.family.aliases.items() for size in sizes}
-        arguments: dict[str, tuple[str, ...]] = {}
-        for size in self.family.sizes:
-            if size in self.family.run_time:
-                continue
-            alias = grouped.get(size)
-            name = alias or _CONSTRUCTOR_NAMES.get(size, size.lower())
-            arguments[name] = self.family.aliases[alias] if alias else (size,)
-        return arguments
-
-
-# What torch.nn calls them.
-_CONSTRUCTOR_NAMES = {"C_in": "in_channels", "C_out": "out_channels"}
+        return constructor_sizes(self.family)
 
 
 def channel_start(signature: Signature, name: str) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..expr import Expr
+from ..module_arguments import shape_argument
+from .chain_text import chain_texts
 from .signature import Signature, TensorArgument, channel_start
 from .templates import environment
 
@@ -26,18 +28,22 @@ def render_operator(signature: Signature) -> str:
         "reference": family.reference_name,
         "magnitude": family.magnitude_name,
         "tensors": [_tensor(signature, t) for t in signature.tensors],
+        # What torch.nn calls the parameters of its own layers.
+        "own_layer_names": {t.name for t in family.tensors[1:]} <= {"weight", "bias"},
         "scalars": [{"name": n, "default": repr(v)} for n, v in operator.scalars.items()],
         "attributes": signature.attributes,
-        "steps": [
-            {"op": s.op, "arguments": [(n, _literal(v)) for n, v in s.arguments]} for s in operator.epilogue
-        ],
-        "channel_shape": [-1 if i == family.channel_dim else 1 for i in range(len(family.output.shape))],
+        "chain": chain_texts(operator),
         "values": signature.value_names,
         "size_names": family.sizes,
+        "scaled": [
+            (n, f"{signature.tensors[r.tensor].name}.shape[{r.dim}] * {r.factor}")
+            for n, r in signature.size_reads.items()
+            if r.factor
+        ],
         "derived": [(n, e.text) for n, e in family.derived.items()],
-        "output": [e.text for e in family.output.shape],
-        "output_names": _names(family.output.shape),
-        "output_minimums": [e.text for e in signature.output_minimums],
+        "output": [e.text for e in signature.output_shape],
+        "output_names": _names(signature.output_shape),
+        "output_minimums": signature.output_minimums,
         "reduction": family.reduction_length.text,
         "reduction_names": _names([family.reduction_length]),
         "expression_functions": _functions(signature),
@@ -61,23 +67,20 @@ def render_init(signatures: Sequence[Signature], namespace: str) -> str:
 
 def _tensor(signature: Signature, tensor: TensorArgument) -> dict[str, Any]:
     number = signature.tensors.index(tensor)
-    reads = {r.dim: name for name, r in signature.size_reads.items() if r.tensor == number}
+    reads = {r.dim: n for n, r in signature.size_reads.items() if r.tensor == number and not r.factor}
     targets = [reads.get(dim, "_") for dim in range(len(tensor.shape))]
     left = ", ".join(targets) + ("," if len(targets) == 1 else "")
     return {
         "name": tensor.name,
         "optional": tensor.optional,
-        "channel": tensor.name in signature.operator.channel_vectors,
+        "channel": tensor.channel,
+        "shape_argument": shape_argument(tensor.name) if tensor.shaped else "",
         "rank": len(tensor.shape),
         "shape": ", ".join(e.text for e in tensor.shape),
         "unpack": f"{left} = " if reads else "",
         "checked": any(c.tensor == number for c in signature.shape_checks),
         "start": channel_start(signature, tensor.name),
     }
-
-
-def _literal(value: float | str) -> str:
-    return value if isinstance(value, str) else repr(value)
 
 
 def _names(expressions: Sequence[Expr]) -> list[str]:

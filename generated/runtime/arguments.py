@@ -125,6 +125,25 @@ def expect(name: str, tensor: Tensor | None, sizes: Sequence[int], shape: str) -
         raise ValueError(f"{name} has shape {list(tensor.shape)}; expected [{shape}] = {list(sizes)}")
 
 
+def declared_shape(
+    name: str, value: Sequence[int] | None, sizes: Sequence[int], shape: str, optional: bool
+) -> None:
+    """Checks the shape that a constructor is given for a tensor whose shape is declared; None leaves an
+    optional one out.
+
+    Raises:
+        TypeError: it is no sequence of whole numbers.
+        ValueError: it differs from the declared one.
+    """
+    if value is None and optional:
+        return
+    if not isinstance(value, list | tuple) or not all(_is_integer(size) for size in value):
+        kind = f"a sequence of ints{' or None' if optional else ''}"
+        raise TypeError(f"{name} must be {kind}, here {list(sizes)}, got {value!r:.80}")
+    if list(value) != list(sizes):
+        raise ValueError(f"{name} is {list(value)}; expected [{shape}] = {list(sizes)}")
+
+
 def output_size(text: str, size: int) -> None:
     """Checks that a computed output size is positive.
 

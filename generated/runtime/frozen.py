@@ -5,13 +5,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from . import fallback, package
+
+
+class Reduction(Protocol):
+    """A row of the package's ``reference/reductions.py``."""
+
+    @property
+    def reference(self) -> Callable[[Tensor, Sequence[int], bool], Tensor]: ...
+    @property
+    def roundings(self) -> int: ...
+    @property
+    def scale(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class ReducingChain:
+    """An epilogue that reduces the channels, in three parts.
+
+    Attributes:
+        before: (linear result, channel vectors, scalars) -> the values that are reduced.
+        reduction: how, and what a kernel's result may be off by.
+        axes: the axes that it reduces.
+        keepdim: whether they stay, with length 1.
+        after: (reduced values, channel vectors, scalars) -> the output.
+    """
+
+    before: Callable[..., Tensor]
+    reduction: Reduction
+    axes: Sequence[int]
+    keepdim: bool
+    after: Callable[..., Tensor]
 
 
 @dataclass(eq=False)
@@ -32,6 +62,7 @@ class FrozenOp:
         reference: (tensors, scalars, attributes) -> the output.
         sizes: (tensors, attributes) -> every size by name.
         output_shape, reduction_length: from the sizes.
+        reducing: the epilogue in parts when it reduces the channels, else None.
         overload: the registered op; None until the extension is loaded.
     """
 
@@ -48,6 +79,7 @@ class FrozenOp:
     sizes: Callable[..., dict[str, int]]
     output_shape: Callable[[dict[str, int]], list[int]]
     reduction_length: Callable[[dict[str, int]], int]
+    reducing: ReducingChain | None = None
     overload: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from .extension import Extension
 from .manifest import Manifest
 
 if TYPE_CHECKING:
-    from .frozen import FrozenOp
+    from .frozen import FrozenOp, ReducingChain
 
 # Times eps * sqrt(terms) * sum|terms|: twice the least round factor that rejects no correctly rounded sum,
 # since this looks for miscompiled code, and another math library may round the epilogue differently.
@@ -153,8 +153,10 @@ def _check_variant(extension: Extension, number: int, entry: dict[str, Any], op:
 
 
 def _arguments(entry: dict[str, Any], op: FrozenOp, shapes: Mapping[str, Any], seed: int) -> list[Any]:
-    """Seeded inputs of the given shapes: filters scaled so that outputs are near 1, channel vectors away
-    from 0.
+    """Seeded inputs of the given shapes.
+
+    The data has an offset for each sample and channel: the mean of a plane that has none is all but 0, and
+    says little. The filters are scaled so that outputs are near 1; channel vectors stay away from 0.
     """
     generator = torch.Generator().manual_seed(1000 + seed)
     device = "cuda" if entry["target"]["kind"] == "cuda" else "cpu"
@@ -163,14 +165,19 @@ def _arguments(entry: dict[str, Any], op: FrozenOp, shapes: Mapping[str, Any], s
         shape = shapes[name]
         if shape is None:
             tensors.append(None)
-            continue
-        if place < op.own_tensor_count:
-            value = torch.randn(shape, generator=generator)
-            value = value / math.sqrt(math.prod(shape[1:])) if place == 1 and len(shape) > 1 else value
+        elif place < op.own_tensor_count:
+            tensors.append(torch.randn(shape, generator=generator))
         else:
-            value = torch.rand(shape, generator=generator) + 0.5
-        tensors.append(value.to(device, _DTYPES[entry["dtype"]]))
-    return [*tensors, *op.scalars.values(), *entry["attributes"].values(), entry["precision"]]
+            tensors.append(torch.rand(shape, generator=generator) + 0.5)
+    attributes = entry["attributes"].values()
+    data, filters = tensors[0], tensors[1] if op.own_tensor_count > 1 else None
+    if data is not None and data.dim() > 2:
+        planes = (*data.shape[:2], *[1] * (data.dim() - 2))
+        data += 4 * torch.rand(planes, generator=generator) - 2
+    if filters is not None and filters.dim() > 1:
+        filters /= math.sqrt(op.reduction_length(op.sizes(*tensors, *attributes)))
+    there = [None if t is None else t.to(device, _DTYPES[entry["dtype"]]) for t in tensors]
+    return [*there, *op.scalars.values(), *attributes, entry["precision"]]
 
 
 def _expectation(entry: dict[str, Any], op: FrozenOp, arguments: Sequence[Any]) -> tuple[Tensor, Tensor]:
@@ -184,8 +191,42 @@ def _expectation(entry: dict[str, Any], op: FrozenOp, arguments: Sequence[Any]) 
     v = op.linear(*own, *attributes)
     scale = op.magnitude(*own, *attributes) if op.magnitude else v.abs().amax().expand_as(v)
     slack = scale * (_BOUND_FACTOR * eps * math.sqrt(op.reduction_length(op.sizes(*wide, *attributes))))
-    exact = op.epilogue(v, *vectors, *scalars)
-    above = (op.epilogue(v + slack, *vectors, *scalars) - exact).abs()
-    below = (op.epilogue(v - slack, *vectors, *scalars) - exact).abs()
-    least = torch.finfo(torch.float32).tiny
-    return exact, torch.maximum(above, below) + exact.abs() * (_EPILOGUE_FACTOR * eps) + least
+
+    def chain(part: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda value: part(value, *vectors, *scalars)
+
+    def pointwise(part: Callable[..., Tensor], v: Tensor, slack: Tensor) -> tuple[Tensor, Tensor]:
+        exact, moved = _moved(chain(part), v, slack)
+        return exact, moved + exact.abs() * (_EPILOGUE_FACTOR * eps)
+
+    if op.reducing is None:
+        exact, slack = pointwise(op.epilogue, v, slack)
+    else:
+        v, slack = pointwise(op.reducing.before, v, slack)
+        v, slack = _reduced(op.reducing, v, slack, eps)
+        exact, slack = pointwise(op.reducing.after, v, slack)
+    return exact, slack + torch.finfo(torch.float32).tiny
+
+
+def _moved(function: Callable[[Tensor], Tensor], v: Tensor, slack: Tensor) -> tuple[Tensor, Tensor]:
+    """The function's result, and how far it is from it when ``v`` is off by ``slack``."""
+    exact = function(v)
+    above, below = (function(value).sub(exact).abs() for value in (v + slack, v - slack))
+    return exact, torch.maximum(above, below)
+
+
+def _reduced(chain: ReducingChain, v: Tensor, slack: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The reduced values, and how far a kernel's may be from them. A reduction grows with each value, so all
+    of them off to one side is the worst; its own rounding comes on top.
+    """
+    row = chain.reduction
+
+    def reduce(value: Tensor) -> Tensor:
+        return row.reference(value, chain.axes, chain.keepdim)
+
+    exact, moved = _moved(reduce, v, slack)
+    if row.scale == "result":  # a logarithm's error is absolute where it is small
+        return exact, moved + (exact.abs() + 1) * (row.roundings * eps)
+    count = math.prod(v.shape[axis] for axis in chain.axes)
+    terms = reduce(v.abs()) if row.scale == "terms" else torch.zeros_like(exact)
+    return exact, moved + terms * (row.roundings * eps * math.sqrt(count))

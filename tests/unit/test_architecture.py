@@ -23,7 +23,7 @@ ALLOWED = {
 LEVELS = [
     {"errors", "atomic", "settings", "spawn", "dtypes", "expr", "declare", "target"},
     {"steps"},
-    {"family", "chain", "operator", "problem"},
+    {"family", "module_arguments", "chain", "operator", "problem"},
     {"space", "catalogue", "epilogue"},
     {"render"},
     {"compile"},
