@@ -12,7 +12,7 @@ from ..dtypes import DTYPES, PRECISIONS
 from ..errors import InputError
 from ..expr import Value, evaluate
 from .fold import depends_on, fold_to_cpp
-from .signature import Signature
+from .signature import ShapeRead, Signature
 from .templates import environment
 from .units import Cubin, all_units, cubins_by_entry, entry_units, level_of
 from .winner import Winner
@@ -85,16 +85,6 @@ def _operator(
 ) -> dict[str, Any]:
     family, operator = signature.family, signature.operator
     names, reads = signature.value_names, signature.size_reads
-    tensors = [
-        {
-            "name": t.name,
-            "rank": len(t.shape),
-            "number": number,
-            "optional": t.optional,
-            "present_name": f"has_{t.name}" if t.optional else "",
-        }
-        for number, t in enumerate(signature.tensors)
-    ]
     fixed = [tuple((n, int(w.specialisation[n])) for n in signature.fixed_names) for w in winners]
     specialisations = sorted(set(fixed))
     output_names = sorted(set().union(*(e.names for e in signature.output_shape)))
@@ -106,7 +96,16 @@ def _operator(
         "value_names": names,
         "sizes": family.abi_sizes,
         "fixed": signature.fixed_names,
-        "tensors": tensors,
+        "tensors": [
+            {
+                "name": t.name,
+                "rank": len(t.shape),
+                "number": number,
+                "optional": t.optional,
+                "present_name": f"has_{t.name}" if t.optional else "",
+            }
+            for number, t in enumerate(signature.tensors)
+        ],
         "optional": ["true" if t.optional else "false" for t in signature.tensors],
         "scalar_count": len(operator.scalars),
         "attribute_lengths": [len(a.value_names) if a.pair else 0 for a in signature.attributes],
@@ -121,25 +120,27 @@ def _operator(
             {"cpp": fold_to_cpp(rule.require.text, {}, names), "reason": f'"{_c_text(rule.reason)}"'}
             for rule in family.rules
         ],
-        "checks": [
-            {
-                "tensor": c.tensor,
-                "dim": c.dim,
-                "name": signature.tensors[c.tensor].name,
-                "shape": ", ".join(e.text for e in signature.tensors[c.tensor].shape),
-                "optional": signature.tensors[c.tensor].optional,
-                "cpp": fold_to_cpp(c.expression.text, {}, names),
-            }
-            for c in signature.shape_checks
-        ],
+        "checks": [_shape_check(signature, check) for check in signature.shape_checks],
         "output_names": output_names,
         "output": [fold_to_cpp(e.text, {}, names) for e in signature.output_shape],
-        "word_count": len(tensors) + 2 + len(family.abi_sizes) + len(operator.scalars),
+        "word_count": len(signature.tensors) + 2 + len(family.abi_sizes) + len(operator.scalars),
         "specialisations": specialisations,
         "entries": [
             {**_entry(signature, w, *first[w.name]), "specialisation": specialisations.index(f)}
             for w, f in zip(winners, fixed, strict=True)
         ],
+    }
+
+
+def _shape_check(signature: Signature, check: ShapeRead) -> dict[str, Any]:
+    tensor = signature.tensors[check.tensor]
+    return {
+        "tensor": check.tensor,
+        "dim": check.dim,
+        "name": tensor.name,
+        "shape": ", ".join(e.text for e in tensor.shape),
+        "optional": tensor.optional,
+        "cpp": fold_to_cpp(check.expression.text, {}, signature.value_names),
     }
 
 
