@@ -192,6 +192,7 @@ def test_a_thousand_calls(package: ModuleType, channels: int) -> None:
     for call in range(1000):
         dirty(1000 + 97 * (call % 200))
         assert torch.equal(package.conv2d_divide_leaky_relu(*tensors), want), call
+        assert last(package) is not None
 
 
 def test_two_threads_at_once(package: ModuleType) -> None:
@@ -205,7 +206,7 @@ def test_two_threads_at_once(package: ModuleType) -> None:
         together.wait()
         for call in range(250):
             dirty(5000)
-            if not torch.equal(package.conv2d_divide_leaky_relu(*tensors), want):
+            if not torch.equal(package.conv2d_divide_leaky_relu(*tensors), want) or last(package) is None:
                 wrong.append((channels, call))
         done.append(seed)
 
