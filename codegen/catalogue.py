@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DeclarationError, UnknownName
-from .family import Family, load_family
-from .operator import Operator, load_operator
+from .family import Family
+from .family_file import load_family
+from .operator import Operator, load_operator, own_operator
 from .problem import Problem, problem_from_parts
 from .space import Space, load_space
 from .target import Target
@@ -25,7 +26,8 @@ class Catalogue:
     """The declarations under ``roots``; a name may be declared once only.
 
     Attributes:
-        roots: folders laid out like ``templates/``: ``<family>/family.yaml`` and ``operators/*.yaml``.
+        roots: folders laid out like ``templates/`` (``<family>/family.yaml`` and ``operators/*.yaml``), or
+            family folders themselves.
     """
 
     roots: tuple[Path, ...]
@@ -39,10 +41,11 @@ class Catalogue:
         """
         found: dict[str, Family] = {}
         for root in self.roots:
-            for path in sorted(root.glob("*/family.yaml")):
-                family = load_family(path.parent)
+            for folder in family_folders(root):
+                family = load_family(folder)
                 if family.name in found:
-                    raise DeclarationError(f"family {family.name!r} is declared twice")
+                    places = (found[family.name].folder / "family.yaml", folder / "family.yaml")
+                    raise _twice(f"family {family.name!r}", *places)
                 found[family.name] = family
         return found
 
@@ -54,13 +57,23 @@ class Catalogue:
             DeclarationError: one is malformed or declared twice.
         """
         found: dict[str, Operator] = {}
+        places: dict[str, Path] = {}
+        declared = [(own_operator(f), f.folder / "family.yaml") for f in self.families.values()]
         for root in self.roots:
             for path in sorted((root / "operators").glob("*.yaml")):
-                operator = load_operator(path, self.families)
-                if operator.name in found:
-                    raise DeclarationError(f"operator {operator.name!r} is declared twice")
-                found[operator.name] = operator
+                declared.append((load_operator(path, self.families), path))
+        for operator, path in declared:
+            if operator is None:
+                continue
+            if operator.name in found:
+                raise _twice(f"operator {operator.name!r}", places[operator.name], path)
+            found[operator.name], places[operator.name] = operator, path
         return found
+
+    def is_builtin(self, operator: Operator) -> bool:
+        """Whether coldforge itself declares it, and its family."""
+        own = BUILTIN_ROOT / "operators" / f"{operator.name}.yaml"
+        return operator.family.folder.parent == BUILTIN_ROOT and own.is_file()
 
     def operator(self, name: str) -> Operator:
         """The operator called ``name``.
@@ -74,10 +87,8 @@ class Catalogue:
 
     @cached_property
     def _spaces(self) -> dict[str, list[Space]]:
-        return {
-            name: [load_space(path, name) for path in sorted(family.folder.glob("space.*.yaml"))]
-            for name, family in self.families.items()
-        }
+        """Of the families that were asked for: a mistake in one is not in the way of another."""
+        return {}
 
     def spaces(self, operator: Operator, kind: str | None = None, template: str | None = None) -> list[Space]:
         """The spaces of an operator's templates.
@@ -89,7 +100,10 @@ class Catalogue:
         Raises:
             UnknownName: no template of that name for that kind.
         """
-        spaces = [s for s in self._spaces[operator.family.name] if kind is None or s.kind == kind]
+        family = operator.family
+        if family.name not in self._spaces:
+            self._spaces[family.name] = _spaces_of(family)
+        spaces = [s for s in self._spaces[family.name] if kind is None or s.kind == kind]
         if template is None:
             return spaces
         chosen = [s for s in spaces if s.template == template]
@@ -123,14 +137,45 @@ class Catalogue:
         return problem_from_parts(self.operator(data["operator"]), data)
 
 
+def family_folders(root: Path) -> list[Path]:
+    """The folders of ``root`` that hold a family: itself, and those directly in it."""
+    found = [root] if (root / "family.yaml").is_file() else []
+    return found + sorted(path.parent for path in root.glob("*/family.yaml"))
+
+
+def _spaces_of(family: Family) -> list[Space]:
+    spaces: list[Space] = []
+    for path in sorted([*family.folder.glob("space.yaml"), *family.folder.glob("space.*.yaml")]):
+        tensors = [tensor.name for tensor in (*family.tensors, family.output)]
+        space = load_space(path, family.name, (*family.value_names, *tensors))
+        if any((space.template, space.kind) == (other.template, other.kind) for other in spaces):
+            raise DeclarationError(
+                f"{family.name}/{path.name}: another space is for template {space.template} on {space.kind} "
+                "too; give one of them another template: NAME"
+            )
+        spaces.append(space)
+    return spaces
+
+
+def _twice(what: str, first: Path, second: Path) -> DeclarationError:
+    return DeclarationError(f"{what} is declared twice: in {first} and in {second}")
+
+
 @lru_cache(maxsize=8)
 def catalogue(*extra_roots: Path) -> Catalogue:
     """The built-in declarations together with those under ``extra_roots``.
 
     Raises:
-        DeclarationError: an extra root is no folder.
+        DeclarationError: an extra root is no folder, or declares nothing.
     """
+    roots = {BUILTIN_ROOT: BUILTIN_ROOT}
     for root in extra_roots:
         if not root.is_dir():
             raise DeclarationError(f"--templates {root}: not a folder")
-    return Catalogue((BUILTIN_ROOT, *extra_roots))
+        if not family_folders(root) and not any((root / "operators").glob("*.yaml")):
+            raise DeclarationError(
+                f"--templates {root}: declares nothing; it must hold a family.yaml, folders with one, or "
+                "operators/*.yaml"
+            )
+        roots.setdefault(root.resolve(), root)
+    return Catalogue(tuple(roots.values()))

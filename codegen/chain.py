@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An epilogue chain in PyTorch: what each step does to a tensor whose axes have roles.
 
-The first axis of a family's output is the batch, ``channel_dim`` the channels, the others are pixels. A
-reduction removes axes of one role, or leaves them with length 1.
+The first axis of a family's output is the batch, ``channel_dim`` the channels where it has any, the others
+are pixels. A reduction removes axes of one role, or leaves them with length 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def roles_of(family: Family) -> Roles:
     """The role of each axis of the family's output."""
     roles = [PIXELS] * len(family.output.shape)
     roles[0] = BATCH
-    roles[family.channel_dim] = CHANNELS
+    if family.channel_dim is not None:
+        roles[family.channel_dim] = CHANNELS
     return tuple(roles)
 
 

@@ -30,6 +30,10 @@ class DeclarationError(InputError):
     """A YAML declaration or an expression in it that cannot be used."""
 
 
+class ReferenceFailed(InputError):
+    """A family's PyTorch reference that raised, or gave something else than the declared output."""
+
+
 class InfeasibleConfig(InputError):
     """A config that the space excludes; the message carries the numbers."""
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,27 +17,8 @@ from .errors import DeclarationError
 from .expr import Expr
 from .family import Family
 from .module_arguments import check_module
+from .names import PACKAGE_NAMES, RESERVED
 from .steps import EpilogueStep, parse_steps
-
-# Names that mean something else where an operator's own names are printed: words of C++ and Python, and what
-# kernels and wrappers call their own parts.
-_WORDS = """
-    OP Tensor args arguments ceil_div channel epilogue linear operator precision round_up self sizes torch v
-    workspace
-    alignas alignof asm auto bool case catch char const constexpr decltype default delete do double enum
-    explicit extern false float friend goto inline int long mutable namespace new noexcept nullptr private
-    protected public register short signed sizeof static struct switch template this throw true typedef typeid
-    typename union unsigned using virtual void volatile
-"""
-_RESERVED = frozenset(keyword.kwlist) | frozenset(_WORDS.split())
-
-# What the file of a frozen operator and its package call their own parts.
-_PACKAGE_WORDS = """
-    FrozenModule FrozenOp OP POINTWISE REDUCTIONS ReducingChain Sequence Tensor arguments ceil_div epilogue
-    family kernels linear magnitude operators output_shape reduction_length reference round_up runtime sizes
-    torch
-"""
-_PACKAGE_NAMES = frozenset(keyword.kwlist) | frozenset(_PACKAGE_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -110,12 +90,30 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
         ("scalars", "channel_vectors", "epilogue", "module"),
     )
     name = declare.check_identifier(doc["operator"], where)
-    module = declare.check_identifier(doc["module"], where) if "module" in doc else ""
-    for taken in (name, module):
-        if taken in _PACKAGE_NAMES or name == module:
-            raise DeclarationError(f"{where}: the name {taken!r} is already taken; name it otherwise")
     if name != path.stem:
         raise DeclarationError(f"{where}: declares {name!r}; the file name must be {name}.yaml")
+    return _operator(doc, families, where)
+
+
+def own_operator(family: Family) -> Operator | None:
+    """The operator that is the family alone, under its name; None when it declares no workloads.
+
+    Raises:
+        DeclarationError: its workloads or its module's name cannot be used.
+    """
+    if not family.workloads:
+        return None
+    doc = {"operator": family.name, "family": family.name, "summary": family.summary}
+    doc |= {"workloads": family.workloads, **({"module": family.module} if family.module else {})}
+    return _operator(doc, {family.name: family}, f"{family.folder.name}/family.yaml")
+
+
+def _operator(doc: Mapping[str, Any], families: Mapping[str, Family], where: str) -> Operator:
+    name = declare.check_identifier(doc["operator"], where)
+    module = declare.check_identifier(doc["module"], where) if "module" in doc else ""
+    for taken in (name, module):
+        if taken in PACKAGE_NAMES or name == module:
+            raise DeclarationError(f"{where}: the name {taken!r} is already taken; name it otherwise")
     if not isinstance(doc["family"], str) or doc["family"] not in families:
         raise DeclarationError(
             f"{where}: unknown family {doc['family']!r}; known: {', '.join(sorted(families))}"
@@ -126,6 +124,8 @@ def load_operator(path: Path, families: Mapping[str, Family]) -> Operator:
         for n, v in declare.check_named(doc.get("scalars", {}), f"{where}: scalars").items()
     }
     vectors = _vectors(doc.get("channel_vectors", []), family, f"{where}: channel_vectors")
+    if vectors and family.channel_dim is None:
+        raise DeclarationError(f"{where}: channel_vectors: family {family.name} has no channels")
     names = [vector.name for vector in vectors]
     _check_names(family, [*scalars, *names, *(f"has_{v.name}" for v in vectors if v.optional)], where)
     workloads = declare.check_named(doc["workloads"], f"{where}: workloads")
@@ -161,7 +161,7 @@ def _check_names(family: Family, own: list[str], where: str) -> None:
     for attribute in family.attributes:
         taken |= {attribute.name, *attribute.value_names}
     for index, name in enumerate(own):
-        if name in taken or name in own[:index] or name in _RESERVED:
+        if name in taken or name in own[:index] or name in RESERVED:
             raise DeclarationError(f"{where}: the name {name!r} is already taken; name it otherwise")
 
 

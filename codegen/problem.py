@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .chain import active, apply_chain, roles_of, shape_after
 from .dtypes import DType, dtype_named
-from .errors import InputError, UnknownName
+from .errors import InputError, ReferenceFailed, UnknownName
 from .expr import Value, evaluate_int
 from .operator import Operator, shape_words
 from .steps import EpilogueStep
@@ -77,11 +77,16 @@ class Problem:
             TensorSpec(t.name, self._shape(t.shape), t.optional, t.name not in self.absent)
             for t in family.tensors
         ]
-        channels = self.linear_shape[family.channel_dim]
         for vector in self.operator.vectors:
-            shape = self._shape(vector.shape) if vector.shape else (channels,)
+            shape = self._shape(vector.shape) if vector.shape else (self.channels,)
             specs.append(TensorSpec(vector.name, shape, vector.optional, vector.name not in self.absent))
         return tuple(specs)
+
+    @property
+    def channels(self) -> int:
+        """The length of a channel vector; 1 where the output has no channels."""
+        dim = self.operator.family.channel_dim
+        return 1 if dim is None else self.linear_shape[dim]
 
     @cached_property
     def linear_shape(self) -> tuple[int, ...]:
@@ -165,18 +170,45 @@ class Problem:
             grouped[attribute.name] = values if attribute.pair else values[0]
         return grouped
 
-    def _family_tensors(self, tensors: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
-        return {t.name: tensors.get(t.name) for t in self.operator.family.tensors}
-
     def linear_reference(self, tensors: Mapping[str, torch.Tensor | None]) -> torch.Tensor:
-        """The family's reference, before the epilogue, on the tensors' own dtype."""
-        return self.operator.family.reference(**self._family_tensors(tensors), **self.attributes())
+        """The family's reference, before the epilogue, on the tensors' own dtype.
+
+        Raises:
+            ReferenceFailed: it raised something, or gave another shape or dtype than it should.
+        """
+        return self._called(self.operator.family.reference_name, tensors)
 
     def magnitude(self, tensors: Mapping[str, torch.Tensor | None]) -> torch.Tensor | None:
         """The sum of absolute terms behind each element of ``linear_reference``; None when the family gives
-        none."""
-        function = self.operator.family.magnitude
-        return None if function is None else function(**self._family_tensors(tensors), **self.attributes())
+        none.
+
+        Raises:
+            ReferenceFailed: as ``linear_reference``.
+        """
+        name = self.operator.family.magnitude_name
+        return self._called(name, tensors) if name else None
+
+    def _called(self, name: str, tensors: Mapping[str, torch.Tensor | None]) -> torch.Tensor:
+        """A function of the reference file, its result checked."""
+        import torch
+
+        family = self.operator.family
+        given = {t.name: tensors.get(t.name) for t in family.tensors}
+        result = family.call(name, {**given, **self.attributes()})
+        where = f"{family.folder.name}/{family.reference_file.name}: {name}"
+        if not isinstance(result, torch.Tensor):
+            raise ReferenceFailed(f"{where} gave {type(result).__name__}, which is no tensor")
+        if tuple(result.shape) != self.linear_shape:
+            raise ReferenceFailed(
+                f"{where} gave a tensor of shape {list(result.shape)}; the declared output "
+                f"{family.output.name} is {list(self.linear_shape)} here"
+            )
+        dtype = next(t.dtype for t in given.values() if t is not None)
+        if result.dtype != dtype:
+            raise ReferenceFailed(
+                f"{where} gave {result.dtype} for inputs of {dtype}; it must keep their type"
+            )
+        return result
 
     def apply_epilogue(
         self, v: torch.Tensor, tensors: Mapping[str, torch.Tensor | None], scalars: Mapping[str, float]
@@ -279,12 +311,11 @@ def _checked(problem: Problem) -> Problem:
     for rule in family.rules:
         if not rule.require.evaluate(problem.values):
             raise InputError(f"{operator.name}: {rule.explain(problem.values)}")
-    channels = problem.linear_shape[family.channel_dim]
     for vector, spec in zip(operator.vectors, problem.tensors[len(family.tensors) :], strict=True):
-        if _elements(spec.shape) != channels:
+        if _elements(spec.shape) != problem.channels:
             raise InputError(
                 f"{operator.name}: {vector.name} is {list(spec.shape)}; it must have a value for each of the "
-                f"{channels} channels"
+                f"{problem.channels} channels"
             )
     for tensor in (*problem.tensors, problem.output):
         if _elements(tensor.shape) > 2**40:

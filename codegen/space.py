@@ -8,7 +8,7 @@ The same declaration gives the launch geometry, so that tuner and frozen extensi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,10 +18,14 @@ from . import declare
 from .errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
 from .expr import Expr, Value, evaluate_int
 from .family import Rule, parse_rules
+from .names import RESERVED
 from .problem import Problem
-from .target import Target
+from .shorthand import space_in_full
+from .target import Target, attribute_names
 
 MAX_CARTESIAN = 5_000_000
+_REQUIRED = ("parameters", "launch")
+_OPTIONAL = ("template", "target", "archs", "file", "default", "derived", "constraints")
 _WORKSPACE = ("workspace_bytes", "zeroed_bytes")
 _LAUNCH = {
     "cuda": (
@@ -272,39 +276,37 @@ def enumerate_legal(space: Space, problem: Problem, target: Target) -> Iterator[
     yield from below(0)
 
 
-def load_space(path: Path, family: str) -> Space:
-    """Reads ``space.<template>.<target>.yaml``.
+def load_space(path: Path, family: str, values: Iterable[str] | None = None) -> Space:
+    """Reads ``space.<template>.<target>.yaml``, or a space file of another name.
+
+    Args:
+        path: the file; templates stand beside it.
+        family: the family's name.
+        values: the names of the family's values, to check every expression with; None leaves that out.
 
     Raises:
         DeclarationError: it is malformed; the message names the part.
     """
     where = f"{family}/{path.name}"
-    required = ("template", "target", "archs", "file", "parameters", "default", "launch")
-    doc = declare.check_keys(declare.load_mapping(path), where, required, ("derived", "constraints"))
+    doc = declare.check_keys(declare.load_mapping(path), where, _REQUIRED, _OPTIONAL)
+    doc = space_in_full(doc, path.parent, where)
     kind = doc["target"]
-    if not isinstance(kind, str) or kind not in _LAUNCH:
-        raise DeclarationError(f"{where}: target {kind!r}; it must be cuda or cpu")
     must, may = _LAUNCH[kind]
     launch = declare.check_keys(doc["launch"], f"{where}: launch", must, may)
     for key, needed in _LAUNCH_NEEDS.items():
         if key in launch and needed not in launch:
             raise DeclarationError(f"{where}: launch: {key} needs {needed} beside it")
-    parameters = tuple(
-        _parameter(n, v, f"{where}: parameters.{n}")
-        for n, v in declare.check_named(doc["parameters"], where).items()
-    )
     file = path.parent / declare.check_text(doc["file"], f"{where}: file")
     if file.parent != path.parent or not file.is_file():
         raise DeclarationError(f"{where}: file {doc['file']!r} does not stand beside it")
+    archs = declare.check_list(doc["archs"], f"{where}: archs")
     space = Space(
         family=family,
-        template=declare.check_identifier(doc["template"], where),
+        template=declare.check_identifier(doc["template"], f"{where}: template"),
         kind=kind,
-        archs=tuple(
-            declare.check_text(a, f"{where}: archs") for a in declare.check_list(doc["archs"], where)
-        ),
+        archs=tuple(declare.check_text(a, f"{where}: archs") for a in archs),
         file=file,
-        parameters=parameters,
+        parameters=tuple(_parameter(n, v, f"{where}: parameters.{n}") for n, v in doc["parameters"].items()),
         derived={
             n: declare.check_expression(v, f"{where}: derived.{n}")
             for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()
@@ -316,9 +318,28 @@ def load_space(path: Path, family: str) -> Space:
         raise DeclarationError(
             f"{where}: {space.size} combinations; at most {MAX_CARTESIAN} can be enumerated"
         )
+    if values is not None:
+        _check_names(space, values, where)
     default = _default(doc["default"], space, f"{where}: default")
     object.__setattr__(space, "default", default)
     return space
+
+
+def _check_names(space: Space, values: Iterable[str], where: str) -> None:
+    """Refuses a parameter or derived value that hides another value, and a name that nothing has."""
+    known = {*values, *attribute_names(space.kind)}
+    for name in (*space.by_name, *space.derived):
+        if name in known or name in RESERVED:
+            raise DeclarationError(f"{where}: the name {name!r} is already taken; name it otherwise")
+        known.add(name)
+    used = {f"derived.{n}": e for n, e in space.derived.items()}
+    used |= {f"constraints[{i}]": rule.require for i, rule in enumerate(space.constraints)}
+    used |= {f"launch.{n}": e for n, e in space.launch_exprs.items()}
+    for part, expression in used.items():
+        # Whether a channel vector is given is known to its operator alone.
+        unknown = [n for n in sorted(expression.names - known) if not n.startswith("has_")]
+        if unknown:
+            raise DeclarationError(f"{where}: {part}: {expression.text!r} reads unknown name {unknown[0]!r}")
 
 
 def _parameter(name: str, value: Any, where: str) -> Parameter:

@@ -35,6 +35,19 @@ _V3_FLAGS = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe", "abm"}
 _V4_FLAGS = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 
+_CPU_ATTRIBUTES = ("threads", "llc_bytes", "vector_bytes")
+
+
+def archs_of(kind: str) -> tuple[str, ...]:
+    """Every architecture of a kind of target that can be compiled for."""
+    return tuple(_ISA_VECTOR_BYTES) if kind == "cpu" else tuple(f"sm_{cc}" for cc in _CUDA_LIMITS)
+
+
+def attribute_names(kind: str) -> tuple[str, ...]:
+    """What expressions may read of a target of this kind."""
+    return _CPU_ATTRIBUTES if kind == "cpu" else tuple(cuda_target(archs_of(kind)[0]).attributes)
+
+
 @dataclass(frozen=True)
 class Target:
     """An architecture and its limits.

@@ -21,9 +21,10 @@ ALLOWED = {
 }
 # Inside codegen: a file may import only from its own level or a lower one.
 LEVELS = [
-    {"errors", "atomic", "settings", "spawn", "dtypes", "expr", "declare", "target"},
-    {"steps"},
-    {"family", "module_arguments", "chain", "operator", "problem"},
+    {"errors", "atomic", "settings", "spawn", "dtypes", "expr", "declare", "target", "names"},
+    {"steps", "reference_file"},
+    {"shorthand"},
+    {"family", "family_file", "module_arguments", "chain", "operator", "problem"},
     {"space", "catalogue", "epilogue"},
     {"render"},
     {"compile"},
