@@ -15,6 +15,7 @@ from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.errors import InputError, UnknownName
 from coldforge.codegen.freeze import GENERATED, Winner, freeze, load_winners, merge, split_stale
 from coldforge.codegen.freeze.units import all_units, cubins_by_entry
+from mean_winners import mean_winner
 
 WinnerFactory = Callable[..., Winner]
 
@@ -100,6 +101,28 @@ def test_repository_package_is_what_freeze_writes(tmp_path: Path) -> None:
         n: d for n, d in _tree(GENERATED).items() if not n.startswith("_build/") and "__pycache__" not in n
     }
     assert ours == _tree(tmp_path / "generated")
+
+
+def test_an_operator_that_reduces(tmp_path: Path, naive_winner: WinnerFactory) -> None:
+    unbiased = mean_winner({"conv_bias": 0, "bias": 0})
+    winners = [mean_winner(), unbiased, naive_winner()]
+    freeze(winners, tmp_path / "one", "pkg")
+    freeze(winners[::-1], tmp_path / "two", "pkg")
+    one = _tree(tmp_path / "one")
+    assert one == _tree(tmp_path / "two")
+    assert not freeze(load_winners(tmp_path / "one"), tmp_path / "one", "pkg").changed
+    assert "reference/reductions.py" in json.loads(one["manifest.json"])["files"]
+    entries = {e["name"]: e for e in json.loads(one["manifest.json"])["entries"]}
+    biased, bare = entries[winners[0].name]["checks"], entries[unbiased.name]["checks"]
+    assert [c["bias"] for c in biased] == [[6, 1, 1]] * 5
+    assert [(c["conv_bias"], c["bias"]) for c in bare] == [(None, None)] * 5
+    assert max(c["x"][2] * c["x"][3] for c in biased) > 8000  # a plane that is long enough to be cut up
+    # What reduces nothing carries no copy of the reductions, and the same file as before.
+    freeze([naive_winner()], tmp_path / "plain", "pkg")
+    plain = _tree(tmp_path / "plain")
+    assert "reference/reductions.py" not in plain
+    path = "operators/conv2d_divide_leaky_relu.py"
+    assert plain[path] == one[path] == (GENERATED / path).read_bytes()
 
 
 @pytest.mark.parametrize("namespace", ["", "Aten", "aten", "profiler", "a-b", "1a", "class", "x" * 80])

@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue
 from coldforge.codegen.declare import load_mapping
 from coldforge.codegen.errors import DeclarationError
+from coldforge.codegen.module_arguments import MODULE_NAMES
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import render
 from coldforge.codegen.target import cuda_target
+from coldforge.generated.runtime.module import FrozenModule
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +42,7 @@ def _damage(path: Path, old: str, new: str) -> None:
         ("  - div: divisor", "  - div: {by: divisor}", "no parameter 'by'"),
         ("  - div: divisor", "  - clamp: divisor", "name them"),
         ("  - div: divisor", "  - [div, 2]", "expected an operation"),
+        ("  - div: divisor", "  - sum: {over: channels}", "the templates of this family reduce nothing"),
         ("divisor: 2.0", "divisor: two", "expected a number"),
         ("divisor: 2.0", "divisor: .inf", "expected a number"),
         ("divisor: 2.0", "x: 2.0, divisor: 2.0", "already taken"),
@@ -64,6 +68,59 @@ def test_operator(root: Path, old: str, new: str, expected: str) -> None:
     assert expected in str(caught.value)
     assert "conv2d_divide_leaky_relu.yaml" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "[C_out, 1, 1]",
+            "[C_put, 1, 1]",
+            "shape reads 'C_put'; it may read what a module's constructor knows",
+        ),
+        ("[C_out, 1, 1]", "[C_out, N]", "shape reads 'N'"),
+        ("[C_out, 1, 1]", "[C_out, H_out]", "shape reads 'H_out'"),
+        ("[C_out, 1, 1]", "[]", "expected a list that is not empty"),
+        ("optional: true", "optional: 1", "must be true or false"),
+        ("optional: true", "optionel: true", "unknown key 'optionel'"),
+        ("bias: {shape: [C_out, 1, 1], optional: true}", "bias: 3", "expected a mapping"),
+        ("  bias: {", "  conv_bias: {", "'conv_bias' is already taken"),
+        ("over: channels", "over: rows", "it must be channels or pixels"),
+        ("over: channels, ", "", "missing key 'over'"),
+        ("keepdim: true", "keepdim: 1", "keepdim must be true or false"),
+        ("- sum: {over: pixels}", "- sum: {over: channels}", "the channels are already reduced"),
+        ("- mul: scale", "- mul: bias", "reads a channel vector, but no channels are left"),
+        ("- logsumexp: {", "- logsumexpp: {", "unknown operation 'logsumexpp'"),
+        ("scale: 10.0", "bias_shape: 1.0, scale: 10.0", "would have two arguments 'bias_shape'"),
+        ("scale: 10.0", "in_channels: 1.0, scale: 10.0", "would have two arguments 'in_channels'"),
+        ("scale: 10.0", "device: 1.0, scale: 10.0", "would have two arguments 'device'"),
+        ("scale: 10.0", "half: 1.0, scale: 10.0", "'half' would hide a part of the module"),
+        ("scale: 10.0", "linear: 1.0, scale: 10.0", "'linear' is already taken"),
+        ("scale: 10.0", "has_bias: 10.0, scale: 10.0", "'has_bias' is already taken"),
+        ("module: ConvTranspose2dMeanLogSumExp", "module: Tensor", "'Tensor' is already taken"),
+    ],
+)
+def test_operator_that_reduces(root: Path, old: str, new: str, expected: str) -> None:
+    _damage(root / "operators" / "conv_transpose2d_mean_logsumexp.yaml", old, new)
+    with pytest.raises(DeclarationError) as caught:
+        Catalogue((root,)).operators  # noqa: B018
+    assert expected in str(caught.value)
+    assert "conv_transpose2d_mean_logsumexp.yaml" in str(caught.value)
+
+
+def test_names_that_only_a_module_takes(root: Path) -> None:
+    path = root / "operators" / "conv_transpose2d_mean_logsumexp.yaml"
+    _damage(path, "module: ConvTranspose2dMeanLogSumExp\n", "")
+    _damage(path, "scale: 10.0", "half: 1.0, device: 1.0, scale: 10.0")
+    operator = Catalogue((root,)).operator("conv_transpose2d_mean_logsumexp")
+    assert list(operator.scalars) == ["half", "device", "scale"]
+
+
+def test_every_name_of_pytorchs_modules_is_known() -> None:
+    names = {name for name in dir(torch.nn.Module()) if not name.startswith("_")}
+    assert names - MODULE_NAMES == set()
+    own = {name for name in dir(FrozenModule()) if not name.startswith("_")}
+    assert own - MODULE_NAMES == set()
 
 
 @pytest.mark.parametrize(

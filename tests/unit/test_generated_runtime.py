@@ -45,6 +45,19 @@ def test_tensors_of_one_kind() -> None:
     arguments.expect("bias", None, [4], "C")
 
 
+def test_the_shape_of_a_declared_vector() -> None:
+    arguments.declared_shape("bias_shape", (4, 1, 1), [4, 1, 1], "C, 1, 1", False)
+    arguments.declared_shape("bias_shape", torch.Size([4, 1]), [4, 1], "C, 1", True)
+    arguments.declared_shape("bias_shape", None, [4, 1], "C, 1", True)
+    with pytest.raises(ValueError, match=r"bias_shape is \[1, 4\]; expected \[C, 1\] = \[4, 1\]"):
+        arguments.declared_shape("bias_shape", [1, 4], [4, 1], "C, 1", True)
+    with pytest.raises(TypeError, match=r"must be a sequence of ints, here \[4, 1\], got None"):
+        arguments.declared_shape("bias_shape", None, [4, 1], "C, 1", False)
+    for value in (4, "41", (4.0, 1), (True, 1), torch.tensor([4, 1])):
+        with pytest.raises(TypeError, match="bias_shape must be a sequence of ints or None"):
+            arguments.declared_shape("bias_shape", value, [4, 1], "C, 1", True)  # type: ignore[arg-type]
+
+
 def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
