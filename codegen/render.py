@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2 import meta
 
 from .catalogue import BUILTIN_ROOT
 from .epilogue import epilogue_code
@@ -22,9 +23,12 @@ from .target import Target
 
 SYMBOL = "coldforge_kernel"
 INCLUDE_FOLDER = BUILTIN_ROOT / "include"
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"(coldforge/[A-Za-z0-9_./]+)"[^\n]*$', re.MULTILINE)
+MACROS = "kernel.jinja"
+OWN_PREFIX = "coldforge/"
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.MULTILINE)
 LANGUAGES = {"cuda": "cuda", "cpu": "cpp"}
+_FOREIGN = {"cuda": ".hpp", "cpu": ".cuh"}  # how the other kind's own headers end
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def render(space: Space, problem: Problem, config: Config, target: Target) -> Ke
         DeclarationError: the template uses a name that the context lacks, or is malformed, or a header is
             missing.
     """
-    text = inline_headers(render_body(space, problem, config, target), space.file.name)
+    text = inline_headers(render_body(space, problem, config, target), space.file.name, space.file.parent)
     digest = hashlib.sha256(text.encode()).hexdigest()
     parameters = "_".join(str(value) for value in config.values())
     arch = target.arch.replace("-", "_")
@@ -117,54 +121,137 @@ def render_body(space: Space, problem: Problem, config: Config, target: Target) 
         DeclarationError: the template uses a name that the context lacks, or is malformed.
     """
     try:
-        template = _environment(space.file.parent).get_template(space.file.name)
-        body = template.render(context_fields(space, problem, config, target))
+        environment = _environment(space.file.parent)
+        fields = context_fields(space, problem, config, target)
+        macros = environment.get_template(MACROS).make_module(fields)
+        body = environment.get_template(space.file.name).render(fields, kernel=macros)
     except jinja2.TemplateSyntaxError as error:
-        file = Path(error.filename or space.file).name
-        raise DeclarationError(f"{space.family}/{file}:{error.lineno}: {error.message}") from None
+        raise _syntax_error(error, space.file, space.family) from None
     except (jinja2.TemplateError, UnicodeDecodeError, ArithmeticError, LookupError, TypeError) as error:
         raise DeclarationError(f"{space.family}/{space.file.name}: {error}") from None
     return body.rstrip("\n") + "\n"
 
 
-def inline_headers(text: str, name: str) -> str:
-    """Replaces each ``#include "coldforge/..."`` by the header's text, once; ``#line`` marks keep errors
-    readable.
+def inline_headers(text: str, name: str, folder: Path = INCLUDE_FOLDER) -> str:
+    """Replaces each ``#include "..."`` by the header's text, once; ``#line`` marks keep errors readable.
+
+    Args:
+        text: of a source.
+        name: what the marks call it.
+        folder: where its own headers stand.
 
     Raises:
         DeclarationError: a header that does not exist.
     """
-    seen: set[str] = set()
+    seen: set[Path] = set()
 
-    def expand(body: str, file: str) -> str:
+    def expand(body: str, file: str, beside: Path) -> str:
         pieces: list[str] = []
         position = 0
         for match in _INCLUDE.finditer(body):
             pieces.append(body[position : match.start()])
             position = match.end()
-            header = match.group(1)
-            if header in seen:
+            path = header_path(match.group(1), beside, folder, file)
+            if path in seen:
                 continue
-            seen.add(header)
+            seen.add(path)
+            header = _shown(path, folder)
             line = body.count("\n", 0, match.end()) + 2
-            inner = expand(_header(header, file), header).rstrip("\n")
+            inner = expand(_read(path, path.stat().st_mtime_ns), header, path.parent).rstrip("\n")
             pieces.append(f'#line 1 "{header}"\n{inner}\n#line {line} "{file}"')
         pieces.append(body[position:])
         return "".join(pieces)
 
-    return expand(text, name)
+    return expand(text, name, folder)
+
+
+def header_path(header: str, beside: Path, folder: Path, file: str) -> Path:
+    """The file that ``#include "header"`` names: coldforge's own under ``coldforge/``, else one beside the
+    file that includes it, else one of the family's folder.
+
+    Args:
+        beside: the folder of the including file.
+        folder: the family's.
+        file: the including file's name, for messages.
+
+    Raises:
+        DeclarationError: there is none.
+    """
+    own = header.startswith(OWN_PREFIX)
+    places = [INCLUDE_FOLDER] if own else [beside, folder]
+    if ".." not in Path(header).parts and not Path(header).is_absolute():
+        for place in places:
+            if (place / header).is_file():
+                return place / header
+    where = "under templates/include" if own else "beside the template; a system header is written <...>"
+    raise DeclarationError(f"{file}: no header {header!r} {where}")
+
+
+def _shown(path: Path, folder: Path) -> str:
+    """A header's name in line marks: never its place on this machine."""
+    for place in (folder, INCLUDE_FOLDER):
+        if path.is_relative_to(place):
+            return str(path.relative_to(place))
+    return path.name
+
+
+def source_files(space: Space) -> dict[str, Path]:
+    """Every file that a space's variants are made of, by the name that a study knows it by: the template,
+    the macros and templates that it names, and all their headers.
+
+    Raises:
+        DeclarationError: a template or header is malformed or missing.
+    """
+    folder = space.file.parent
+    found: dict[str, Path] = {}
+    waiting = [space.file, INCLUDE_FOLDER / MACROS]
+    while waiting:
+        path = waiting.pop()
+        name = f"{folder.name if path.is_relative_to(folder) else INCLUDE_FOLDER.name}/{_shown(path, folder)}"
+        if name in found:
+            continue
+        found[name] = path
+        text = _text(path)
+        waiting += [
+            header_path(header, path.parent, folder, _shown(path, folder))
+            for header in _INCLUDE.findall(text)
+        ]
+        if path.suffix == ".jinja":
+            waiting += _named_templates(text, path, folder)
+    return found
+
+
+def _named_templates(text: str, path: Path, folder: Path) -> list[Path]:
+    """The templates that a template includes, imports or extends; where it computes a name, all that it can
+    be."""
+    named: list[Path] = []
+    try:
+        names = list(meta.find_referenced_templates(_environment(folder).parse(text)))
+    except jinja2.TemplateSyntaxError as error:
+        raise _syntax_error(error, path, folder.name) from None
+    for name in names:
+        if name is None:
+            named += [p for p in sorted(folder.rglob("*")) if p.is_file()]
+            continue
+        named += [p for p in (folder / name, INCLUDE_FOLDER / name) if p.is_file()][:1]
+    return named
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeclarationError(f"cannot read {path}: {error}") from None
 
 
 @lru_cache(maxsize=128)
 def _read(path: Path, _stamp: int) -> str:
-    return _PRAGMA_ONCE.sub("", path.read_text(encoding="utf-8"))
+    return _PRAGMA_ONCE.sub("", _text(path))
 
 
-def _header(header: str, file: str) -> str:
-    path = INCLUDE_FOLDER / header
-    if ".." in header or not path.is_file():
-        raise DeclarationError(f"{file}: no header {header!r} under templates/include")
-    return _read(path, path.stat().st_mtime_ns)
+def _syntax_error(error: jinja2.TemplateSyntaxError, path: Path, family: str) -> DeclarationError:
+    file = Path(error.filename or path).name
+    return DeclarationError(f"{family}/{file}:{error.lineno}: {error.message}")
 
 
 @lru_cache(maxsize=16)

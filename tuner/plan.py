@@ -6,23 +6,18 @@ study.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from ..codegen.catalogue import Catalogue
 from ..codegen.errors import InfeasibleConfig
 from ..codegen.problem import Problem
-from ..codegen.render import INCLUDE_FOLDER, KernelSource, render
+from ..codegen.render import KernelSource, render, source_files
 from ..codegen.space import Config, Launch, Space
 from ..codegen.target import Target
 from .identity import StudyInputs, digest_of
 from .search import FeasibleSet, Point
-
-_HEADER = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"(coldforge/[^"]+)"', re.MULTILINE)
-_JINJA = re.compile(r"{%-?\s*(?:import|from|include|extends)\s+[\"']([^\"']+)[\"']")
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,7 @@ class Plan:
 
     def _sources(self) -> dict[str, str]:
         texts = source_texts(self.spaces.values())
-        digests = {f"{path.parent.name}/{path.name}": _digest(text) for path, text in texts.items()}
+        digests = {name: _digest(text) for name, text in texts.items()}
         for name, config in self.defaults.items():
             # One whole rendering stands for the code that renders: context, argument struct, epilogue
             # expressions. Constants come in the order of the YAML, which does not matter, and the banner
@@ -167,20 +162,14 @@ def space_digest(space: Space) -> str:
     )
 
 
-def source_texts(spaces: Iterable[Space]) -> dict[Path, str]:
-    """Every template, macro file and header that the spaces' variants are made of: path -> text."""
-    found: dict[Path, str] = {}
-    waiting = [space.file for space in spaces]
-    while waiting:
-        path = waiting.pop()
-        if path in found or not path.is_file():
-            continue
-        text = path.read_text(encoding="utf-8")
-        found[path] = text
-        waiting += [INCLUDE_FOLDER / name for name in _HEADER.findall(text)]
-        for name in _JINJA.findall(text):
-            waiting += [path.parent / name, INCLUDE_FOLDER / name]
-    return found
+def source_texts(spaces: Iterable[Space]) -> dict[str, str]:
+    """Every template, macro file and header that the spaces' variants are made of: name -> text.
+
+    Raises:
+        DeclarationError: a template or header is malformed or missing.
+    """
+    paths = {name: path for space in spaces for name, path in source_files(space).items()}
+    return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
 def _digest(text: str) -> str:

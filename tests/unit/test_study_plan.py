@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from coldforge.codegen import render as rendering
 from coldforge.codegen.catalogue import BUILTIN_ROOT, catalogue
 from coldforge.codegen.problem import make_problem
+from coldforge.codegen.render import source_files
 from coldforge.codegen.space import Space, load_space
 from coldforge.codegen.target import Target
-from coldforge.tuner import plan as planning
-from coldforge.tuner.plan import Plan, Toolchain, plan_study, source_texts, space_digest
+from coldforge.tuner.plan import Plan, Toolchain, plan_study, space_digest
 
 TARGET = Target("cpu", "x86-64-v3", "a CPU", {"threads": 2, "llc_bytes": 1 << 25, "vector_bytes": 32})
 TOOLCHAIN = Toolchain("g++ 12.2.0", ("-O3",), "", "1")
@@ -29,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     family = tmp_path / OPERATOR.family.name
     shutil.copytree(OPERATOR.family.folder, family)
     shutil.copytree(BUILTIN_ROOT / "include", tmp_path / "include")
-    monkeypatch.setattr(planning, "INCLUDE_FOLDER", tmp_path / "include")
+    monkeypatch.setattr(rendering, "INCLUDE_FOLDER", tmp_path / "include")
     return family
 
 
@@ -50,12 +51,12 @@ def _rewrite(folder: Path, change: Any) -> None:
 
 def test_a_changed_header_template_or_macro_changes_the_name(folder: Path) -> None:
     space = _space(folder)
-    texts = source_texts([space])
-    assert space.file in texts
-    assert any(path.suffix == ".hpp" for path in texts)
-    assert any(path.name == "kernel.jinja" for path in texts)
+    paths = list(source_files(space).values())
+    assert space.file in paths
+    assert any(path.suffix == ".hpp" for path in paths)
+    assert any(path.name == "kernel.jinja" for path in paths)
     names = {_name(folder)}
-    for count, path in enumerate(texts, start=2):
+    for count, path in enumerate(paths, start=2):
         path.write_text(path.read_text() + "\n")
         names.add(_name(folder))
         assert len(names) == count, f"{path} does not matter to the name"
