@@ -212,10 +212,10 @@ def source_files(space: Space) -> dict[str, Path]:
             continue
         found[name] = path
         text = _text(path)
-        waiting += [
-            header_path(header, path.parent, folder, _shown(path, folder))
-            for header in _INCLUDE.findall(text)
-        ]
+        for header in _INCLUDE.findall(text):
+            # The shared macros name the headers of both kinds of target.
+            if not header.startswith(OWN_PREFIX) or not header.endswith(_FOREIGN[space.kind]):
+                waiting.append(header_path(header, path.parent, folder, _shown(path, folder)))
         if path.suffix == ".jinja":
             waiting += _named_templates(text, path, folder)
     return found
