@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The comparison a user wants to see: frozen kernel against PyTorch, in turns, each row's error beside it.
 
+A row's `rounds` says how many samples it has: a peer that is far slower than the frozen kernel gets few.
+
 `bench` is the parent's side and makes no device context; `run_bench` runs in the worker, so that a crash of
 any contestant does not take the command with it.
 """
@@ -8,7 +10,8 @@ any contestant does not take the command with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..codegen.errors import InputError
@@ -34,6 +37,7 @@ def bench(
     precision: str | None = None,
     package: str = "coldforge.generated",
     budget_ms: float = 4000.0,
+    roots: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Times the frozen kernel of a problem against its peers in a worker process.
 
@@ -44,6 +48,7 @@ def bench(
         precision: The error class asked of the frozen kernel; the dtype's own when not given.
         package: The package that holds the frozen kernel.
         budget_ms: What the interleaved rounds may take together.
+        roots: Folders with declarations beside the built-in ones.
 
     Returns:
         Plain JSON: operator, target, device, workload, rows, speedup, and the record of device and problem.
@@ -60,6 +65,7 @@ def bench(
         "precision": precision or problem.dtype.name,
         "package": package,
         "budget_ms": budget_ms,
+        "roots": [str(root) for root in roots],
     }
     with WorkerClient(target, settings) as client:
         answer = client.ask(message, LIMIT_S)
@@ -80,15 +86,17 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
 
     from ..codegen.catalogue import catalogue
     from .bound import expect
-    from .inputs import draw
-    from .measure import interleave
-    from .peers import answering_variant, frozen_kernel, manifest_entry, pytorch_peers
+    from .inputs import draw, workload_kinds
+    from .measure import in_rounds
+    from .peers import answering_variant, frozen_kernel, manifest_entry, peers_of
 
     device = workbench.device
-    problem = catalogue().problem_from_dict(message["problem"])
+    declared = catalogue(*(Path(root) for root in message["roots"]))
+    problem = declared.problem_from_dict(message["problem"])
+    kind = workload_kinds(problem)[0]
     with torch.no_grad():
         sets = [
-            {name: value.to(device.torch_device) for name, value in draw(problem, "normal", seed).items()}
+            {name: value.to(device.torch_device) for name, value in draw(problem, kind, seed).items()}
             for seed in range(INPUT_SETS)
         ]
         expected = expect(problem, sets[0], problem.scalars, message["precision"])
@@ -98,15 +106,15 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         if variant is None:
             raise InputError(f"{problem.operator.name} {_shape(problem)}: {why}")
         entry = manifest_entry(message["package"], variant)
-        contestants = [frozen, *pytorch_peers(device, problem, sets[0], workbench.device.settings.cxx)]
+        contestants = [frozen, *peers_of(device, problem, sets[0], workbench.device.settings.cxx)]
         rows += [_accuracy(contestant, sets[0], expected) for contestant in contestants[1:]]
         running = [index for index, row in enumerate(rows) if not row["reason"]]
         calls = [contestants[index].calls(sets) for index in running]
-        samples = interleave(device, calls, budget_ms=message["budget_ms"])
+        samples = in_rounds(device, calls, budget_ms=message["budget_ms"])
         warm = [device.sample_ms(c, 5, cold=False) if device.cold_headline else [] for c in calls]
     timed = dict(zip(running, samples, strict=True))
     for index, values in timed.items():
-        rows[index] |= _times(values, warm[running.index(index)])
+        rows[index] |= _times(list(values.values()), warm[running.index(index)])
     return {
         "status": "ok" if rows[0]["bound_ratio"] <= 1 else "wrong",
         "rows": rows,
@@ -119,24 +127,29 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
 
 
 def _shape(problem: Problem) -> str:
-    from .inputs import describe
+    from .shapes import describe
 
     return f"({problem.dtype.name}, {describe(problem)})"
 
 
 def _accuracy(contestant: Contestant, tensors: Tensors, expected: Expectation) -> dict[str, Any]:
-    """A row without times: the error against float64, and how much of the frozen kernel's bound it uses."""
+    """A row without times: the error against float64, and how much of the frozen kernel's bound it uses;
+    neither for a yardstick."""
     from .bound import judge
 
     row: dict[str, Any] = {"name": contestant.name, "precision": contestant.precision, "time_ms": None}
     row |= {"ci95_ms": None, "error": None, "bound_ratio": None, "reason": contestant.reason}
+    row["answers"] = contestant.answers
     if contestant.function is None:
         return row
     try:
-        judgement = judge(contestant.function(tensors), expected)
+        output = contestant.function(tensors)
+        judgement = judge(output, expected) if contestant.answers else None
     except RuntimeError as error:  # out of memory and the like; a broken device shows again at the next call
         lines = str(error).splitlines() or [type(error).__name__]
         return {**row, "reason": lines[0][:300]}
+    if judgement is None:
+        return row
     return {**row, "error": judgement.error, "bound_ratio": judgement.ratio}
 
 
@@ -152,19 +165,20 @@ def _times(values: list[float], warm: list[float]) -> dict[str, Any]:
     return row
 
 
-def _speedups(names: list[str], timed: Mapping[int, list[float]]) -> dict[str, Any]:
+def _speedups(names: list[str], timed: Mapping[int, Mapping[int, float]]) -> dict[str, Any]:
     """How many times the frozen kernel's time each peer takes: the median over the rounds, and its interval.
 
-    Ratios are taken within a round: on a shared machine the load of a moment falls on both, and cancels.
+    Ratios are taken within a round, over the rounds that both had: on a shared machine the load of a moment
+    falls on both, and cancels.
     """
     import statistics
 
-    from .measure import ratio_interval
+    from .measure import paired, ratio_interval
 
-    base = timed[0]
     ratios, intervals = {}, {}
-    for index, values in timed.items():
+    for index, samples in timed.items():
         if index:
+            values, base = paired(samples, timed[0])
             ratios[names[index]] = statistics.median(v / b for v, b in zip(values, base, strict=True))
             intervals[names[index]] = ratio_interval(values, base).to_list()
     return {"speedup": ratios, "speedup_ci95": intervals}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that tell right kernels from wrong ones, and the ragged shapes on which they are drawn.
+"""Inputs that tell right kernels from wrong ones.
 
 One benign draw passes too much: a kernel that scales both operands by one factor, ignores an edge, or reads
 an eighth of the rows can be close on it. Each kind here exposes a family of faults. All draws are made on
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..codegen.errors import InputError
+from ..codegen.errors import DeclarationError, InputError
+from .shapes import shrinkage
 
 if TYPE_CHECKING:
     from ..codegen.problem import Problem
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
 Tensors = dict[str, torch.Tensor]
 
 WORKLOAD_KINDS = ("normal", "mixed")
-"""The kinds that the workload itself is checked with; ragged shapes take all of KINDS."""
-
-BATCH = "N"
+"""The kinds that the workload itself is checked with where its family names no others."""
 
 
 class _Scales:
@@ -35,6 +34,9 @@ class _Scales:
         narrow = dtype == torch.float16
         self.tiny, self.large = (1e-2, 1e2) if narrow else (1e-4, 1e4)
         self.small, self.smaller = (1e-1, 1e-2) if narrow else (1e-6, 1e-8)
+        # About what lies 8 of its roundings to either side: 10000 +- 0.01 in fp32.
+        self.common = 1e2 if narrow else 1e4
+        self.spread = self.common * 8 * torch.finfo(dtype).eps
 
 
 def _basis(problem: Problem, generator: torch.Generator) -> Tensors:
@@ -61,16 +63,52 @@ def _roles(problem: Problem) -> tuple[str, str | None, tuple[str, ...]]:
     return names[0].name, filters, rest
 
 
+def _channels_axis(problem: Problem, name: str) -> int:
+    """The axis of a tensor that runs along the output's channels; the first where none is said to."""
+    family = problem.operator.family
+    channels = frozenset() if family.channel_dim is None else family.output.shape[family.channel_dim].names
+    shape = next(t.shape for t in family.tensors if t.name == name)
+    return next((axis for axis, extent in enumerate(shape) if extent.names & channels), 0)
+
+
 def _normal(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
     """As drawn."""
 
 
+def _planes(shape: torch.Size) -> tuple[int, ...]:
+    """The shape of one number for each plane: for each sample and channel, or each row of a matrix."""
+    lead = 2 if len(shape) > 2 else 1
+    return (*shape[:lead], *[1] * (len(shape) - lead))
+
+
 def _offset(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
-    """Uniform data with an offset for each sample and channel: sums that cancel, planes that differ."""
-    data = _roles(problem)[0]
+    """Uniform data with an offset for each plane and each of its rows and columns; filters mostly positive.
+
+    Sums cancel over the planes, planes differ, and no part of a plane can stand for all of it, not half of
+    its rows taken twice, nor every other: rows rise from first to last, and one stands out by an eighth of
+    their number; columns alike. Positive filters let this show in every output.
+    """
+    data, filters, _ = _roles(problem)
     shape = tensors[data].shape
-    offset = torch.rand(*shape[:2], *[1] * (len(shape) - 2), generator=generator) * 8 - 4
-    tensors[data] = torch.rand(shape, generator=generator) + offset
+    value = torch.rand(shape, generator=generator)
+    value += torch.rand(_planes(shape), generator=generator) * 8 - 4
+    for axis in range(2 if len(shape) > 2 else 1, len(shape)):
+        count = shape[axis]
+        line = torch.linspace(-1, 1, count) + torch.rand(count, generator=generator) * 2 - 1
+        line[int(torch.randint(count, (), generator=generator))] += count / 8
+        value += line.view([-1 if a == axis else 1 for a in range(len(shape))])
+    tensors[data] = value
+    if filters is not None:
+        tensors[filters] += 1 / math.sqrt(problem.reduction_length)
+
+
+def _common_offset(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
+    """Data of mean 1e4, another for each plane (9000 to 11000), and spread 1e-2: a long sum of such numbers
+    is rounded the same way at each step, so one that is not compensated or summed in pairs drifts off."""
+    data = _roles(problem)[0]
+    scales, shape = _Scales(problem.dtype.torch), tensors[data].shape
+    value = (torch.rand(shape, generator=generator) * 2 - 1) * scales.spread
+    tensors[data] = value + (torch.rand(_planes(shape), generator=generator) * 0.2 + 0.9) * scales.common
 
 
 def _scaled(problem: Problem, tensors: Tensors, factor: float) -> None:
@@ -99,8 +137,11 @@ def _mix(problem: Problem, tensors: Tensors, axis: int, image: float, channel: f
         half.mul_(image)
     if value.dim() > 2 and value.shape[1] > 1:
         value.select(1, value.shape[1] // 2).mul_(channel)
-    if weight is not None and tensors[weight].shape[0] > 1:
-        tensors[weight][tensors[weight].shape[0] // 2 :].mul_(filters)
+    if weight is not None:
+        axis = _channels_axis(problem, weight)
+        count = tensors[weight].shape[axis]
+        if count > 1:
+            tensors[weight].narrow(axis, count // 2, count - count // 2).mul_(filters)
     for name in rest:
         tensors[name].mul_(image * filters)
 
@@ -118,24 +159,38 @@ def _mixed_rows(problem: Problem, tensors: Tensors, generator: torch.Generator) 
 
 
 def _nonfinite(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
-    """inf, -inf and nan in a few places of the data: they must stay where the reference has them."""
-    flat = tensors[_roles(problem)[0]].view(-1)
+    """inf, -inf and nan in a few places of the data: they must stay where the reference has them.
+
+    Where an output stands for a whole plane each value has a sample to itself, and one sample has none: else
+    everything would be NaN, which a kernel that loses its way also writes.
+    """
+    data = tensors[_roles(problem)[0]]
+    values = torch.tensor([math.inf, -math.inf, math.nan])
+    if data.dim() > 2 and shrinkage(problem) >= 2:
+        first = int(torch.randint(4, (), generator=generator))
+        for sample, plane in enumerate(data.reshape(data.shape[0], -1)):
+            place = int(torch.randint(plane.numel(), (), generator=generator))
+            if (which := (first + sample) % 4) < 3:
+                plane[place] = values[which]
+        return
+    flat = data.view(-1)
     count = max(1, min(12, flat.numel() // 64))
     places = torch.randint(flat.numel(), (count,), generator=generator)
-    values = torch.tensor([math.inf, -math.inf, math.nan]).repeat(4)[:count]
-    flat[places] = values
+    flat[places] = values.repeat(4)[:count]
 
 
 def _impulses(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
     """Zeros but for one element a sample (its corners, centre and random places); no additive term.
 
     An output that depends on no impulse must be f(0) exactly, and one that does must show one product: so
-    each impulse reaches exactly the outputs that it should, by the right amount.
+    each impulse reaches exactly the outputs that it should, by the right amount. In a mean over a plane the
+    impulse is as many times higher as the plane has pixels.
     """
     data, _, rest = _roles(problem)
-    value = tensors[data]
+    value = tensors[data] if tensors[data].dim() > 1 else tensors[data][None]
     impulse = torch.zeros_like(value)
-    planes = value.reshape(value.shape[0], value.shape[1] if value.dim() > 1 else 1, -1)
+    height = min(shrinkage(problem), torch.finfo(problem.dtype.torch).max / 16)
+    planes = value.reshape(value.shape[0], value.shape[1], -1)
     target = impulse.view_as(planes)
     size = planes.shape[2]
     last_row = size - (value.shape[-1] if value.dim() > 2 else 1)
@@ -144,10 +199,10 @@ def _impulses(problem: Problem, tensors: Tensors, generator: torch.Generator) ->
         anywhere = int(torch.randint(size, (), generator=generator))
         place = corners[sample] if sample < len(corners) else anywhere
         channel = int(torch.randint(planes.shape[1], (), generator=generator))
-        target[sample, channel, place] = planes[sample, channel, place] + 2.0
+        target[sample, channel, place] = (planes[sample, channel, place] + 2.0) * height
     if planes.shape[0] == 1 and size > 64:
-        target[0, -1, size - 1] = -1.5
-    tensors[data] = impulse
+        target[0, -1, size - 1] = -1.5 * height
+    tensors[data] = impulse.view_as(tensors[data])
     for name in rest:
         tensors[name].zero_()
 
@@ -164,6 +219,34 @@ _MAKERS: Mapping[str, Callable[[Problem, Tensors, torch.Generator], None]] = {
 }
 
 KINDS = tuple(_MAKERS)
+"""The kinds that every family is checked with."""
+
+_ASKED_FOR: Mapping[str, Callable[[Problem, Tensors, torch.Generator], None]] = {
+    "common_offset": _common_offset,
+}
+"""Kinds that a family has to ask for by its `workload_inputs`: a normalisation in fp32, say, cannot bear a
+mean a million times its spread."""
+
+
+def workload_kinds(problem: Problem) -> tuple[str, ...]:
+    """The kinds that the workload itself is checked with; the first is the one that is timed.
+
+    Raises:
+        DeclarationError: The family names a kind that there is not.
+    """
+    family = problem.operator.family
+    for kind in family.workload_inputs:
+        if kind not in _MAKERS and kind not in _ASKED_FOR:
+            known = ", ".join((*KINDS, *_ASKED_FOR))
+            raise DeclarationError(
+                f"{family.name}/family.yaml: workload_inputs: unknown kind of inputs {kind!r}; known: {known}"
+            )
+    return family.workload_inputs or WORKLOAD_KINDS
+
+
+def ragged_kinds(problem: Problem) -> tuple[str, ...]:
+    """The kinds that small shapes are checked with: KINDS, and those that the family asks for."""
+    return (*KINDS, *(kind for kind in workload_kinds(problem) if kind not in KINDS))
 
 
 def draw(problem: Problem, kind: str, seed: int = 0) -> Tensors:
@@ -171,7 +254,7 @@ def draw(problem: Problem, kind: str, seed: int = 0) -> Tensors:
 
     Args:
         problem: Gives the shapes and the dtype.
-        kind: One of KINDS.
+        kind: One of KINDS, or one that a family may ask for.
         seed: Another number gives another draw of the same kind.
 
     Returns:
@@ -180,61 +263,12 @@ def draw(problem: Problem, kind: str, seed: int = 0) -> Tensors:
     Raises:
         InputError: There is no such kind.
     """
-    if kind not in _MAKERS:
-        raise InputError(f"unknown kind of inputs {kind!r}; known: {', '.join(KINDS)}")
+    maker = _MAKERS.get(kind) or _ASKED_FOR.get(kind)
+    if maker is None:
+        known = ", ".join((*KINDS, *_ASKED_FOR))
+        raise InputError(f"unknown kind of inputs {kind!r}; known: {known}")
     text = f"{kind} {seed} {[(t.name, t.shape) for t in problem.tensors]}"
     generator = torch.Generator().manual_seed(zlib.crc32(text.encode()))
     tensors = _basis(problem, generator)
-    _MAKERS[kind](problem, tensors, generator)
+    maker(problem, tensors, generator)
     return {name: value.to(problem.dtype.torch).contiguous() for name, value in tensors.items()}
-
-
-def smallest(problem: Problem, size: str) -> int:
-    """The least legal value of a run-time size, the others as they are."""
-    for value in range(1, problem.dims[size]):
-        try:
-            problem.with_dims(**{size: value})
-        except InputError:
-            continue
-        return value
-    return problem.dims[size]
-
-
-# (batch, added to the outer extents, remainder mod 4 to which the innermost is raised, added to the
-# innermost). Additions are to the least legal extent: one pixel; under a tile; several ragged tiles; wide;
-# flat; tall and narrow. The remainders make every alignment of the rows occur.
-_RAGGED = (
-    (1, 0, None, 0),
-    (2, 4, 1, 4),
-    (1, 14, 3, 40),
-    (3, 8, 2, 66),
-    (1, 1, 1, 259),
-    (5, 33, 0, 9),
-)
-
-
-def ragged_problems(problem: Problem) -> tuple[Problem, ...]:
-    """Small awkward shapes of the same specialisation: only run-time sizes vary, so one binary serves all.
-
-    One output pixel, images smaller than any tile, odd extents, rows longer than any tile, every alignment
-    of the rows, one sample and an odd number of them.
-    """
-    sizes = problem.operator.family.run_time
-    axes = [name for name in sizes if name != BATCH]
-    least = {name: smallest(problem, name) for name in axes}
-    found: dict[tuple[int, ...], Problem] = {}
-    for batch, outer, remainder, inner in _RAGGED:
-        dims = {BATCH: batch} if BATCH in sizes else {}
-        for name in axes:
-            dims[name] = least[name] + (inner if name == axes[-1] else outer)
-        if axes and remainder is not None:
-            dims[axes[-1]] += (remainder - dims[axes[-1]]) % 4
-        if len(axes) > 1 and outer > 4:
-            dims[axes[0]] |= 1
-        found.setdefault(tuple(dims.values()), problem.with_dims(**dims))
-    return tuple(found.values())
-
-
-def describe(problem: Problem) -> str:
-    """The run-time sizes in a few words, for messages."""
-    return " ".join(f"{name}={problem.dims[name]}" for name in problem.operator.family.run_time)

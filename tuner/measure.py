@@ -9,8 +9,9 @@ on all alike.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_DRAWS = 2000
 LEAST_ROUNDS, MOST_ROUNDS = 11, 301
+SLOW, LEAST_SLOW_ROUNDS = 20.0, 5
+"""One that takes this many times as long as the first contestant joins few of the rounds, at least these."""
 
 
 @dataclass(frozen=True)
@@ -111,22 +114,60 @@ def interleave(
     Returns:
         For each contestant its samples; the i-th of each belongs to round i.
     """
+    taken = in_rounds(device, contestants, budget_ms=budget_ms, seed=seed, slow=math.inf)
+    return [list(samples.values()) for samples in taken]
+
+
+def in_rounds(
+    device: Device,
+    contestants: Sequence[Sequence[Call]],
+    *,
+    budget_ms: float = 1000.0,
+    seed: int = 0,
+    slow: float = SLOW,
+) -> list[dict[int, float]]:
+    """Times contestants in turns as `interleave` does, where some may take far longer than others.
+
+    Those that take more than ``slow`` times as long as the first get half of the budget together: they join
+    only some of the rounds, spread over all of them, so that the others' rounds are not used up by them.
+
+    Returns:
+        For each contestant its samples by round; those of two are paired over the rounds that both have.
+    """
     if not contestants:
         return []
     cold = device.cold_headline
     device.settle()
-    round_ms = 0.0
+    once_ms = []
     for calls in contestants:
         device.sample_ms(calls, 2, cold=False)
-        round_ms += device.sample_ms(calls, 1, cold=cold)[0]
-    rounds = min(max(int(budget_ms / max(round_ms, 1e-6)), LEAST_ROUNDS), MOST_ROUNDS)
+        once_ms += device.sample_ms(calls, 1, cold=cold)
+    late = {index for index, ms in enumerate(once_ms) if ms > slow * once_ms[0]}
+    share_ms = budget_ms / 2 if late else budget_ms
+    rounds = _count(
+        share_ms, [ms for i, ms in enumerate(once_ms) if i not in late], LEAST_ROUNDS, MOST_ROUNDS
+    )
+    few = _count(share_ms, [once_ms[i] for i in late], LEAST_SLOW_ROUNDS, rounds)
+    with_late = {index * rounds // few for index in range(few)}
     order = np.random.default_rng(seed)
-    samples: list[list[float]] = [[] for _ in contestants]
+    samples: list[dict[int, float]] = [{} for _ in contestants]
     for turn in range(rounds):
-        for index in order.permutation(len(contestants)):
-            calls = contestants[index]
-            samples[index] += device.sample_ms([calls[turn % len(calls)]], 1, cold=cold)
+        for index in order.permutation(len(contestants)).tolist():
+            if index not in late or turn in with_late:
+                calls = contestants[index]
+                samples[index][turn] = device.sample_ms([calls[turn % len(calls)]], 1, cold=cold)[0]
     return samples
+
+
+def _count(budget_ms: float, once_ms: Sequence[float], least: int, most: int) -> int:
+    """How many rounds of these times fit the budget."""
+    return min(max(int(budget_ms / max(sum(once_ms), 1e-6)), least), most)
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[list[float], list[float]]:
+    """The samples of two contestants of `in_rounds`, over the rounds that both have."""
+    turns = [turn for turn in first if turn in second]
+    return [first[turn] for turn in turns], [second[turn] for turn in turns]
 
 
 def median_interval(samples: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval:

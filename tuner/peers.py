@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is timed against whom: the frozen kernel as users call it, PyTorch eager, and torch.compile."""
+"""Who is timed against whom: the frozen kernel as users call it, PyTorch eager, torch.compile, and what the
+family declares as peers."""
 
 from __future__ import annotations
 
@@ -32,12 +33,14 @@ class Contestant:
         precision: The error class it is expected to meet.
         function: Computes the output from tensors by name; None when it cannot run here.
         reason: Why it cannot.
+        answers: Whether it computes the operator; else it is a yardstick, whose result means nothing.
     """
 
     name: str
     precision: str
     function: Function | None
     reason: str = ""
+    answers: bool = True
 
     def calls(self, sets: Sequence[Tensors]) -> list[Call]:
         """The function on each set of inputs, as devices sample it."""
@@ -84,8 +87,9 @@ def manifest_entry(package: str, variant: str) -> dict[str, Any]:
     return next((entry for entry in entries if entry["name"] == variant.rpartition("@")[0]), {})
 
 
-def pytorch_peers(device: Device, problem: Problem, sample: Tensors, cxx: str) -> list[Contestant]:
-    """PyTorch eager and torch.compile, in each of the device's arithmetic modes.
+def peers_of(device: Device, problem: Problem, sample: Tensors, cxx: str) -> list[Contestant]:
+    """PyTorch eager and torch.compile in each of the device's arithmetic modes, then the family's own peers:
+    those that answer alike, yardsticks as they are.
 
     Args:
         device: Gives the modes.
@@ -96,29 +100,44 @@ def pytorch_peers(device: Device, problem: Problem, sample: Tensors, cxx: str) -
     # Its own pool of compilers would go on working while samples are taken.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ.setdefault("CXX", cxx)
-    found = []
+    family, modes = problem.operator.family, device.math_modes(problem.dtype.name)
     plain = plain_function(problem)
-    for mode in device.math_modes(problem.dtype.name):
-        found.append(Contestant(f"eager{mode.suffix}", mode.precision, _in_mode(plain, mode)))
-    for mode in device.math_modes(problem.dtype.name):
-        found.append(_compiled(problem, mode, sample))
+    found = [_eager("eager", plain, mode) for mode in modes]
+    found += [_compiled("compile", plain, mode, sample) for mode in modes]
+    for peer in family.peers:
+        if not peer.answers:
+            yardstick = _alone(problem, family.peer(peer))
+            found.append(Contestant(peer.name, problem.dtype.name, yardstick, answers=False))
+            continue
+        function = _whole(problem, family.peer(peer))
+        found += _that_differ([_eager(peer.name, function, mode) for mode in modes], sample)
+        compiled = [_compiled(f"compile_{peer.name}", function, mode, sample) for mode in modes]
+        found += _that_differ(compiled, sample)
     return found
 
 
 def plain_function(problem: Problem) -> Function:
     """The reference as a user would write it: attributes and scalars bound, nothing looked up at the call."""
-    family = problem.operator.family
-    return _whole(problem, family.reference)
+    return _whole(problem, problem.operator.family.reference)
+
+
+def _alone(problem: Problem, linear: Callable[..., torch.Tensor]) -> Function:
+    """``linear`` on the family's tensors."""
+    attributes, names = problem.attributes(), [t.name for t in problem.operator.family.tensors]
+
+    def function(tensors: Tensors) -> torch.Tensor:
+        return linear(**{name: tensors.get(name) for name in names}, **attributes)
+
+    return function
 
 
 def _whole(problem: Problem, linear: Callable[..., torch.Tensor]) -> Function:
     """``linear`` in the family's place, and the epilogue behind it."""
-    family, attributes, scalars = problem.operator.family, problem.attributes(), dict(problem.scalars)
-    names, steps, roles = [t.name for t in family.tensors], problem.steps, roles_of(family)
+    before, scalars = _alone(problem, linear), dict(problem.scalars)
+    steps, roles = problem.steps, roles_of(problem.operator.family)
 
     def function(tensors: Tensors) -> torch.Tensor:
-        v = linear(**{name: tensors.get(name) for name in names}, **attributes)
-        return apply_chain(steps, v, roles, tensors, scalars)
+        return apply_chain(steps, before(tensors), roles, tensors, scalars)
 
     return function
 
@@ -131,12 +150,25 @@ def _in_mode(function: Function, mode: MathMode) -> Function:
     return call
 
 
-def _compiled(problem: Problem, mode: MathMode, sample: Tensors) -> Contestant:
-    name = f"compile{mode.suffix}"
+def _eager(name: str, function: Function, mode: MathMode) -> Contestant:
+    return Contestant(f"{name}{mode.suffix}", mode.precision, _in_mode(function, mode))
+
+
+def _compiled(name: str, function: Function, mode: MathMode, sample: Tensors) -> Contestant:
+    name = f"{name}{mode.suffix}"
     try:
-        function = _in_mode(torch.compile(plain_function(problem), fullgraph=True), mode)
-        function(sample)
+        compiled = _in_mode(torch.compile(function, fullgraph=True), mode)
+        compiled(sample)
     except Exception as error:  # a peer of any kind of failure is a row with a reason
         lines = [line.strip() for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
         return Contestant(name, mode.precision, None, " ".join(lines[:2])[:300])
-    return Contestant(name, mode.precision, function)
+    return Contestant(name, mode.precision, compiled)
+
+
+def _that_differ(contestants: list[Contestant], sample: Tensors) -> list[Contestant]:
+    """One contestant in several modes, without those modes in which it answers just as in the first."""
+    first, others = contestants[0], contestants[1:]
+    if not others or first.function is None:
+        return contestants
+    answer = first.function(sample)
+    return [first, *(c for c in others if c.function is None or not torch.equal(c.function(sample), answer))]

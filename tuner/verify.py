@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..codegen.errors import InputError
-from .bound import Expectation, Judgement, depends_on_data, expect, judge
-from .inputs import KINDS, WORKLOAD_KINDS, describe, draw, ragged_problems
+from .bound import Expectation, Judgement, expect, first_sample, judge, moved_by, reference_of
+from .inputs import draw, ragged_kinds, workload_kinds
+from .shapes import describe, elements, ragged_problems, ragged_workload
 
 if TYPE_CHECKING:
     from ..codegen.problem import Problem
@@ -110,18 +111,20 @@ class Checks:
 
     Attributes:
         ragged: Small awkward shapes, all kinds of inputs.
-        workload: The problem itself, the kinds of WORKLOAD_KINDS; the first is the one that is timed.
+        workload: The problem itself, the kinds of `workload_kinds`; the first is the one that is timed.
+        near: A large shape just beside the workload, where there is one to check.
         left_out: Kinds of inputs on which the output hardly depends on the data: passing would mean
-        nothing.
+            nothing.
     """
 
     ragged: tuple[Check, ...]
     workload: tuple[Check, ...]
+    near: tuple[Check, ...] = ()
     left_out: tuple[str, ...] = ()
 
     def all(self) -> tuple[Check, ...]:
         """The cheap ones first."""
-        return (*self.ragged, *self.workload)
+        return (*self.ragged, *self.near, *self.workload)
 
     def after_timing(self) -> tuple[Check, ...]:
         """What is run once more after a variant was timed: the timed inputs, and one ragged shape."""
@@ -132,32 +135,59 @@ def build_checks(device: Device, problem: Problem, precision: str, seed: int = 0
     """Builds every check of a problem for an error class.
 
     Raises:
-        InputError: On every kind of inputs the output hardly depends on the data: such a check would pass a
-            kernel that ignores them.
+        InputError: On every kind of inputs that the workload is checked with the output hardly depends on
+            the data: such a check would pass a kernel that ignores them.
+        DeclarationError: The family asks for a kind of inputs that there is not.
     """
-    shapes = ragged_problems(problem)
-    left_out = _indifferent_kinds(device, max(shapes, key=lambda p: p.bytes_written), precision, seed)
-    kinds = [kind for kind in KINDS if kind not in left_out]
-    if not set(kinds) & set(WORKLOAD_KINDS):
+    wanted, shapes = workload_kinds(problem), ragged_problems(problem)
+    left_out = _indifferent_kinds(device, max(shapes, key=elements), precision, seed)
+    kinds = [kind for kind in ragged_kinds(problem) if kind not in left_out]
+    workload: list[Check] = []
+    # Whether a kind tells anything may depend on the size (a mean over more pixels moves less): asked again
+    # at the workload, of one sample.
+    for kind in (kind for kind in wanted if kind in kinds):
+        check = build_check(device, problem, kind, precision, seed)
+        if _moved_by(device, check, seed + 1) >= _least_move(precision):
+            workload.append(check)
+        else:
+            left_out.append(kind)
+    if not workload:
+        names = ", ".join(kind for kind in wanted if kind in left_out)
         raise InputError(
-            f"{problem.operator.name}: its output hardly changes when the data do (on inputs of kind "
-            f"{', '.join(left_out)}), so a wrong kernel would pass; choose scalars that do not hide the data"
+            f"{problem.operator.name} at {describe(problem)}: its output hardly changes when the data do (on "
+            f"inputs of kind {names}), so a wrong kernel would pass; choose scalars that do not hide the "
+            "data, or other workload_inputs in the family's declaration"
         )
     ragged = [build_check(device, shape, kind, precision, seed) for kind in kinds for shape in shapes]
-    workload = [build_check(device, problem, k, precision, seed) for k in WORKLOAD_KINDS if k in kinds]
-    return Checks(tuple(ragged), tuple(workload), tuple(left_out))
+    beside = ragged_workload(problem)
+    near = () if beside is None else (build_check(device, beside, workload[0].kind, precision, seed),)
+    return Checks(tuple(ragged), tuple(workload), near, tuple(left_out))
+
+
+def _least_move(precision: str) -> float:
+    return DEPENDENCE_TOLERANCES.get(precision, 4.0)
+
+
+def _moved_by(device: Device, check: Check, seed: int) -> float:
+    """By how many tolerances another draw of the data moves the first sample of a check."""
+    placed = zip(check.problem.tensors, check.inputs, strict=True)
+    tensors = {spec.name: buffer.tensor for spec, buffer in placed if buffer is not None}
+    part, inputs, expected = first_sample(check.problem, tensors, check.expected)
+    data = part.tensors[0].name
+    inputs[data] = draw(part, check.kind, seed)[data].to(device.torch_device)
+    return moved_by(part, expected, reference_of(part, inputs, part.scalars))
 
 
 def _indifferent_kinds(device: Device, problem: Problem, precision: str, seed: int) -> list[str]:
-    tolerances = DEPENDENCE_TOLERANCES.get(precision, 4.0)
     data = problem.tensors[0].name
     found = []
-    for kind in KINDS:
+    for kind in ragged_kinds(problem):
         tensors = {n: t.to(device.torch_device) for n, t in draw(problem, kind, seed).items()}
         other = {**tensors, data: draw(problem, kind, seed + 1)[data].to(device.torch_device)}
         expected = expect(problem, tensors, problem.scalars, precision)
-        moved = expect(problem, other, problem.scalars, precision).reference
-        if not depends_on_data(problem, expected, moved, tolerances=tolerances):
+        if moved_by(problem, expected, reference_of(problem, other, problem.scalars)) < _least_move(
+            precision
+        ):
             found.append(kind)
     return found
 

@@ -96,7 +96,8 @@ def test_an_operator_that_is_not_frozen_is_refused(
 
 def test_speedups_are_taken_within_rounds() -> None:
     # Load doubles in the second half: the ratio of the medians would say 2, 1.5 or 3, by chance.
-    found = _speedups(["frozen", "eager"], {0: [1.0, 1.0, 2.0, 2.0, 2.0], 1: [3.0, 3.0, 6.0, 6.0, 6.0]})
+    frozen, eager = (dict(enumerate(v)) for v in ([1.0, 1.0, 2.0, 2.0, 2.0], [3.0, 3.0, 6.0, 6.0, 6.0]))
+    found = _speedups(["frozen", "eager"], {0: frozen, 1: eager})
     assert found == {"speedup": {"eager": 3.0}, "speedup_ci95": {"eager": [3.0, 3.0]}}
 
 

@@ -8,7 +8,8 @@ import torch
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.errors import InputError
 from coldforge.codegen.problem import Problem, make_problem
-from coldforge.tuner.inputs import KINDS, describe, draw, ragged_problems, smallest
+from coldforge.tuner.inputs import KINDS, draw
+from coldforge.tuner.shapes import describe, ragged_problems, smallest
 
 
 def problem_at(**shape: int) -> Problem:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``coldforge bench``: the frozen kernel against PyTorch eager and torch.compile, timed in turns."""
+"""``coldforge bench``: the frozen kernel against PyTorch eager, torch.compile and the peers that its family
+declares, timed in turns."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def command(
 ) -> None:
     """Time the frozen kernel of OP against PyTorch eager and torch.compile, interleaved.
 
-    Every row's error is against float64. A peer that cannot run is a row with a reason.
+    Its family may declare further peers. Every row's error is against float64; a yardstick, such as reading
+    the data once, has none. A peer that cannot run is a row with a reason.
     """
     from rich.console import Console
 
@@ -111,7 +113,8 @@ def _cells(row: dict[str, Any], found: dict[str, Any]) -> list[str]:
     if row["reason"]:
         return ["-", "-", "-", "-", row["reason"]]
     low, high = row["ci95_ms"]
-    cells = [f"{row['time_ms']:.4f}", f"{low:.4f}-{high:.4f}", "", "", f"{row['error']:.1e}"]
+    error = f"{row['error']:.1e}" if row["error"] is not None else "(a yardstick)"
+    cells = [f"{row['time_ms']:.4f}", f"{low:.4f}-{high:.4f}", "", "", error]
     if row["name"] in found["speedup"]:
         least, most = found["speedup_ci95"][row["name"]]
         cells[2:4] = [f"{found['speedup'][row['name']]:.2f}x", f"{least:.2f}-{most:.2f}"]
