@@ -198,7 +198,7 @@ def _package_files(
         family = signature.family
         texts[f"operators/{signature.operator.name}.py"] = render_operator(signature)
         texts[f"reference/{family.name}.py"] = _copied(
-            family.reference_file, f"{family.folder.name}/reference.py"
+            family.reference_file, f"{family.folder.name}/{family.reference_file.name}"
         )
     texts |= {source_path(w): w.source_text for w in winners}
     files = {path: text.encode("utf-8") for path, text in texts.items()}

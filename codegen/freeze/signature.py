@@ -72,7 +72,8 @@ class Signature:
     @cached_property
     def tensors(self) -> tuple[TensorArgument, ...]:
         """The tensor arguments in order."""
-        channels = (self.family.output.shape[self.family.channel_dim],)
+        dim = self.family.channel_dim  # without one there are no channel vectors
+        channels = () if dim is None else (self.family.output.shape[dim],)
         own = [TensorArgument(t.name, t.shape, t.optional) for t in self.family.tensors]
         vectors = [
             TensorArgument(v.name, v.shape or channels, v.optional, True, bool(v.shape))
