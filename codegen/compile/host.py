@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from ..settings import load_settings
 from .artifact import Artifact, Resources
 from .cache import Cache, entry_key
 from .elf import Section, code_bytes, code_digest
+from .process import run_group
 
 if TYPE_CHECKING:
     from ..render import KernelSource
@@ -71,10 +72,15 @@ def compiler_version(cxx: str | None = None) -> str:
     Raises:
         ToolMissing: There is none.
     """
-    return _version_of(*_locate(cxx))
+    return _version_of(*find_compiler(cxx))
 
 
-def _locate(cxx: str | None) -> tuple[str, int]:
+def find_compiler(cxx: str | None = None) -> tuple[str, int]:
+    """Path and time of change (ns) of the C++ compiler: `cxx`, else the one the settings name.
+
+    Raises:
+        ToolMissing: There is none.
+    """
     wanted = cxx or load_settings().cxx
     path = shutil.which(wanted)
     if path is None:
@@ -105,7 +111,7 @@ def compile_cpp(
         ToolMissing: There is no compiler.
     """
     compiler = compiler_version(cxx)
-    path, _ = _locate(cxx)
+    path, _ = find_compiler(cxx)
     flags = compile_flags(target.arch)
     key = entry_key(source.text, compiler, (*flags, *_LINK_FLAGS), target.arch)
 
@@ -113,7 +119,7 @@ def compile_cpp(
         started = time.perf_counter()
         write_text(work / "kernel.cpp", source.text)
         command = [path, *flags, "kernel.cpp", "-o", "kernel.so", *_LINK_FLAGS]
-        log = _run(command, work, time_limit_s, source.name)
+        log = run_compiler(command, work, time_limit_s, source.name)
         write_text(work / "log.txt", log)
         library = (work / "kernel.so").read_bytes()
         return Artifact(
@@ -135,42 +141,27 @@ def _decides_behaviour(section: Section) -> bool:
     return (section.executable and section.name == ".text") or section.name.startswith(".rodata")
 
 
-def _run(command: list[str], work: Path, time_limit_s: float, name: str) -> str:
-    """Runs the compiler in a process group of its own, so that cc1plus, as and ld die with it."""
+def run_compiler(command: Sequence[str], work: Path, time_limit_s: float, name: str) -> str:
+    """Runs a compiler in the folder `work`; cc1plus, as and ld die with it.
+
+    Returns:
+        What it printed.
+
+    Raises:
+        CompileError: It refused, crashed, or ran past the limit; the message begins with `name`.
+        ToolMissing: It cannot be started.
+    """
+    environment = {"LC_ALL": "C", "TMPDIR": str(work)}
     try:
-        process = subprocess.Popen(
-            command,
-            cwd=work,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "LC_ALL": "C", "TMPDIR": str(work)},
-            start_new_session=True,
-        )
+        ended = run_group(command, work, time_limit_s, merged=True, environment=environment)
     except OSError as error:
         raise ToolMissing(f"cannot run {command[0]}: {error.strerror or error}") from error
-    finished = False
-    try:
-        output, _ = process.communicate(timeout=time_limit_s)
-        finished = True
-    except subprocess.TimeoutExpired as error:
-        log = error.stdout.decode("utf-8", "replace") if error.stdout else ""
-        raise CompileError(f"{name}: the compiler ran past {time_limit_s:g} s and was killed", log) from error
-    finally:
-        if not finished:  # time limit, Ctrl-C, a signal to end: leave no compiler behind
-            _kill_group(process)
-    log = output.decode("utf-8", "replace")
-    if process.returncode:
-        raise CompileError(f"{name}: {_first_error(log, process.returncode)}", log)
+    log = ended.output.decode("utf-8", "replace")
+    if ended.status is None:
+        raise CompileError(f"{name}: the compiler ran past {time_limit_s:g} s and was killed", log)
+    if ended.status:
+        raise CompileError(f"{name}: {_first_error(log, ended.status)}", log)
     return log
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.communicate()
 
 
 def _first_error(log: str, status: int) -> str:
