@@ -5,6 +5,7 @@ take.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ def constructor_sizes(family: Family) -> dict[str, tuple[str, ...]]:
             continue
         alias = grouped.get(size)
         name = alias or _CONSTRUCTOR_NAMES.get(size, size.lower())
+        name = size if keyword.iskeyword(name) else name
         arguments[name] = family.aliases[alias] if alias else (size,)
     return arguments
 
@@ -53,14 +55,30 @@ def shape_argument(vector: str) -> str:
     return f"{vector}_shape"
 
 
+def known_to_constructor(family: Family) -> frozenset[str]:
+    """What the shape of a parameter may read: a module makes its parameters before it sees an input."""
+    attributes = {name for attribute in family.attributes for name in attribute.value_names}
+    return frozenset(set(family.sizes) - set(family.run_time) | attributes)
+
+
 def check_module(
     family: Family, scalars: Sequence[str], vectors: Sequence[ChannelVector], where: str
 ) -> None:
-    """Refuses names that would stand twice in a module's constructor, or hide a part of the module.
+    """Refuses parameters whose shape a constructor cannot know, and names that would stand twice in it or
+    hide a part of the module.
 
     Raises:
         DeclarationError: with the name.
     """
+    known = known_to_constructor(family)
+    for tensor in family.tensors[1:]:
+        unknown = sorted(set().union(*(e.names for e in tensor.shape)) - known)
+        if unknown:
+            shape = ", ".join(e.text for e in tensor.shape)
+            raise DeclarationError(
+                f"{where}: module: its parameter {tensor.name} [{shape}] would need {unknown[0]!r} before it "
+                "sees an input; leave the module out"
+            )
     names = list(constructor_sizes(family))
     names += [shape_argument(v.name) for v in vectors if v.shape]
     names += [*scalars, *(a.name for a in family.attributes)]

@@ -16,7 +16,7 @@ from . import declare
 from .errors import DeclarationError
 from .expr import Expr
 from .family import Family
-from .module_arguments import check_module
+from .module_arguments import check_module, known_to_constructor
 from .names import PACKAGE_NAMES, RESERVED
 from .steps import EpilogueStep, parse_steps
 
@@ -167,9 +167,7 @@ def _check_names(family: Family, own: list[str], where: str) -> None:
 
 def _vectors(value: Any, family: Family, where: str) -> tuple[ChannelVector, ...]:
     """A list of names, or a mapping of names to ``{shape: [...], optional: true}``."""
-    # A module makes its parameters before it sees an input.
-    fixed = set(family.sizes) - set(family.run_time)
-    fixed |= {n for attribute in family.attributes for n in attribute.value_names}
+    fixed = known_to_constructor(family)
     if not isinstance(value, dict):
         names = value if isinstance(value, list) else declare.check_list(value, where)
         return tuple(ChannelVector(declare.check_identifier(name, where)) for name in names)

@@ -54,7 +54,7 @@ def check_shapes(problem: Problem) -> list[dict[str, list[int] | None]]:
         ragged = _fitting(problem, sizes, batch)
         if ragged is not None:
             shapes.append({t.name: list(t.shape) if t.present else None for t in ragged.tensors})
-    return shapes
+    return [s for i, s in enumerate(shapes) if s not in shapes[:i]]
 
 
 def _sums_images(problem: Problem) -> bool:

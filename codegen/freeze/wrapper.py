@@ -33,6 +33,7 @@ def render_operator(signature: Signature) -> str:
         "scalars": [{"name": n, "default": repr(v)} for n, v in operator.scalars.items()],
         "attributes": signature.attributes,
         "chain": chain_texts(operator),
+        **_argument_lists(signature),
         "values": signature.value_names,
         "size_names": family.sizes,
         "scaled": [
@@ -63,6 +64,27 @@ def render_init(signatures: Sequence[Signature], namespace: str) -> str:
         ],
     }
     return environment().get_template("package.py.jinja").render(context)
+
+
+def _argument_lists(signature: Signature) -> dict[str, dict[str, str]]:
+    """What each generated function takes, and what it is called with."""
+    own = [t for t in signature.tensors if not t.channel]
+    vectors = [t for t in signature.tensors if t.channel]
+    given = {t.name: "Tensor | None" if t.optional else "Tensor" for t in signature.tensors}
+    given |= dict.fromkeys(signature.operator.scalars, "float")
+    given |= {a.name: "Sequence[int]" if a.pair else "int" for a in signature.attributes}
+    scalars, attributes = list(signature.operator.scalars), [a.name for a in signature.attributes]
+    lists = {
+        "own": [*(t.name for t in own), *attributes],
+        "epilogue": ["v", *(t.name for t in vectors), *scalars],
+        "op": [*(t.name for t in signature.tensors), *scalars, *attributes],
+        "sizes": [*(t.name for t in signature.tensors), *attributes],
+    }
+    given["v"] = "Tensor"
+    parameters = {name: ", ".join(f"{n}: {given[n]}" for n in names) for name, names in lists.items()}
+    call = {name: ", ".join(names) for name, names in lists.items()}
+    call["family"] = ", ".join([*(t.name for t in own), *(f"{n}={n}" for n in attributes)])
+    return {"parameters": parameters, "call": call}
 
 
 def _tensor(signature: Signature, tensor: TensorArgument) -> dict[str, Any]:

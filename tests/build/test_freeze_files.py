@@ -11,10 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from coldforge.codegen.catalogue import catalogue
-from coldforge.codegen.errors import InputError, UnknownName
+from coldforge.codegen.catalogue import Catalogue, catalogue
+from coldforge.codegen.errors import DeclarationError, InputError, UnknownName
 from coldforge.codegen.freeze import GENERATED, Winner, freeze, load_winners, merge, split_stale
+from coldforge.codegen.freeze.checks import check_shapes
+from coldforge.codegen.freeze.signature import Signature
 from coldforge.codegen.freeze.units import all_units, cubins_by_entry
+from coldforge.codegen.freeze.wrapper import render_operator
+from coldforge.codegen.problem import make_problem
 from mean_winners import mean_winner
 
 WinnerFactory = Callable[..., Winner]
@@ -123,6 +127,35 @@ def test_an_operator_that_reduces(tmp_path: Path, naive_winner: WinnerFactory) -
     assert "reference/reductions.py" not in plain
     path = "operators/conv2d_divide_leaky_relu.py"
     assert plain[path] == one[path] == (GENERATED / path).read_bytes()
+
+
+ROWS = """
+tensors: {a: [N, L], b: [N, L]}
+output: {c: [N]}
+channel_dim: null
+run_time: [N, L]
+reference: rows
+workloads: {small: {N: 3, L: 5}}
+"""
+
+
+def test_a_family_of_few_parts(tmp_path: Path) -> None:
+    # No attributes, no scalars, no channels, nothing compiled in: each list of arguments may be empty.
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "family.yaml").write_text(ROWS)
+    (folder / "reference.py").write_text("def rows(a, b):\n    return (a * b).sum(1)\n")
+    known = catalogue(folder)
+    signature = Signature(known.operator("rows"))
+    text = render_operator(signature)
+    compile(text, "rows.py", "exec")
+    assert "return OP(a, b, precision)" in text
+    assert signature.schema == "rows(Tensor a, Tensor b, str? precision=None) -> Tensor"
+    shapes = check_shapes(make_problem(known.operator("rows"), "small"))
+    assert len(shapes) == len({str(s) for s in shapes}) == 5
+    (folder / "family.yaml").write_text(ROWS + "module: Rows\n")
+    with pytest.raises(DeclarationError, match=r"its parameter b \[N, L\] would need 'L' before"):
+        Catalogue((folder,)).operator("rows")
 
 
 @pytest.mark.parametrize("namespace", ["", "Aten", "aten", "profiler", "a-b", "1a", "class", "x" * 80])
