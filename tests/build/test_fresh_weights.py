@@ -11,12 +11,17 @@ from types import ModuleType
 
 import pytest
 import torch
-from mean_winners import mean_winner
+from mean_winners import mean_winner, template_winner
 from torch import nn
 
 pytestmark = pytest.mark.build
 
-SHAPE = (6, 1, 1)
+# Output channels -> the config that is frozen for them; a kernel written by hand has 6.
+CONFIGS: dict[int, dict[str, int | str]] = {
+    5: {"LAUNCHES": "one", "SPLIT": 4, "ACC": "fp64"},
+    7: {"LAUNCHES": "two", "SPLIT": 2, "ACC": "kahan"},
+}
+CHANNELS = [6, *CONFIGS]
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +29,13 @@ def package(
     tmp_path_factory: pytest.TempPathFactory, frozen_package: Callable[..., ModuleType]
 ) -> ModuleType:
     folder = tmp_path_factory.mktemp("packages")
-    return frozen_package(folder, "cf_fresh", [mean_winner()])
+    winners = [template_winner(folder, {"C_out": n}, config) for n, config in CONFIGS.items()]
+    return frozen_package(folder, "cf_fresh", [mean_winner(), *winners])
 
 
-def new(package: ModuleType, seed: int) -> nn.Module:
+def new(package: ModuleType, seed: int, channels: int = 6) -> nn.Module:
     torch.manual_seed(seed)
-    module = package.ConvTranspose2dMeanLogSumExp(4, 6, 3, SHAPE)
+    module = package.ConvTranspose2dMeanLogSumExp(4, channels, 3, (channels, 1, 1))
     with torch.no_grad():
         module.bias.normal_()
     return module
@@ -124,27 +130,31 @@ CHANGES = [
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__.strip("_"))
-def test_the_next_call_sees_it(package: ModuleType, change: Callable[[nn.Module, nn.Module], None]) -> None:
-    module, x = new(package, 1), data()
+def test_the_next_call_sees_it(
+    package: ModuleType, change: Callable[[nn.Module, nn.Module], None], channels: int
+) -> None:
+    module, x = new(package, 1, channels), data()
     before = answers(package, module, x)
     assert torch.equal(answers(package, module, x), before)
-    change(module, new(package, 2))
+    change(module, new(package, 2, channels))
     after = answers(package, module, x)
     assert not torch.equal(after, before)
-    fresh = new(package, 3)
+    fresh = new(package, 3, channels)
     fresh.load_state_dict(copy.deepcopy(module.state_dict()))
     assert torch.equal(after, answers(package, fresh, x))
 
 
+@pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("name", ["weight", "conv_bias", "bias"])
-def test_each_parameter_by_itself(package: ModuleType, name: str) -> None:
-    module, other, x = new(package, 1), new(package, 2), data()
+def test_each_parameter_by_itself(package: ModuleType, name: str, channels: int) -> None:
+    module, other, x = new(package, 1, channels), new(package, 2, channels), data()
     before = answers(package, module, x)
     getattr(module, name).data.copy_(getattr(other, name).data)
     after = answers(package, module, x)
     assert not torch.equal(after, before)
-    fresh = new(package, 3)
+    fresh = new(package, 3, channels)
     fresh.load_state_dict(module.state_dict())
     assert torch.equal(after, answers(package, fresh, x))
 

@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Winners of the family conv_transpose2d_mean whose kernels are written by hand, one unit a sample."""
+"""Winners of the family conv_transpose2d_mean: kernels written by hand, one unit a sample, and those of the
+template."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.compile import Cache, compile_source
 from coldforge.codegen.compile.host import compile_flags
-from coldforge.codegen.freeze import Winner
+from coldforge.codegen.freeze import Winner, winner_of
 from coldforge.codegen.operator import Operator
 from coldforge.codegen.problem import make_problem
-from coldforge.codegen.target import cpu_target_for
+from coldforge.codegen.render import render
+from coldforge.codegen.target import Target, cpu_target, cpu_target_for
+
+SMALL = {"C_in": 4, "C_out": 6, "H": 20, "W": 24}
+MEASURED = {"time_ms": 1.0, "floor_ms": 0.1, "error": 1e-7, "bound_ratio": 0.5}
 
 KERNEL = r"""
 #include <cmath>
@@ -83,7 +90,7 @@ def mean_winner(
         changes: fields of the winner.
     """
     declared = operator or catalogue().operator("conv_transpose2d_mean_logsumexp")
-    given = {"C_in": 4, "C_out": 6, "H": 20, "W": 24, "stride": 1, "padding": 0, "output_padding": 0}
+    given = {**SMALL, "stride": 1, "padding": 0, "output_padding": 0}
     problem = make_problem(declared, "small", {**given, **(shape or {})})
     words = {
         "vectors": "".join(f", *{name}" for name in declared.channel_vectors),
@@ -121,3 +128,27 @@ def mean_winner(
         "study": "a study",
     }
     return Winner(**{**fields, **changes})
+
+
+def template_winner(
+    folder: Path, shape: dict[str, int], choice: dict[str, int | str], target: Target | None = None
+) -> Winner:
+    """A winner of conv_transpose2d_mean_logsumexp with the template's own kernel, for this machine's CPU.
+
+    Args:
+        folder: where the compiler's cache may stand.
+        shape: fields over the workload ``small``; 4 channels in, 6 out when not given.
+        choice: parameters of the config that differ from the default.
+        target: another target.
+    """
+    target = target or cpu_target()
+    known = catalogue()
+    operator = known.operator("conv_transpose2d_mean_logsumexp")
+    problem = make_problem(operator, "small", {**SMALL, **shape})
+    space = known.space(operator, target)
+    config = space.config(choice)
+    space.require(problem, config, target)
+    source = render(space, problem, config, target)
+    artifact = compile_source(source, target, Cache(folder / "cache"))
+    parts = (problem, space, config, target, source, artifact)
+    return winner_of(*parts, precision="fp32", measurement=MEASURED, study="a study")
