@@ -88,11 +88,12 @@ def check_portable(path: Path) -> None:
         InputError: it imports something besides torch and the standard library.
     """
     for node in ast.walk(_tree(path)):
-        names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = ["." * node.level + (node.module or "")]
+        else:
+            continue
         for name in names:
             if name.split(".")[0] not in {"torch", *sys.stdlib_module_names}:
                 raise InputError(

@@ -26,6 +26,8 @@ from .search import Point
 from .search.feasible import TEMPLATE
 
 _ABOUT, _WINNER, _FINALS, _TOUCHED = "about", "winner", "finals", "touched"
+ROOTS = "roots"
+"""The attribute that holds paths of this machine."""
 _ALONE, _REST = ("outcome", "reason", "error", "code_digest", "resources", "config"), "more"
 _MAX_SAMPLES = 100
 
@@ -56,6 +58,16 @@ class Study:
     def touch(self) -> None:
         """Notes that a run works on it now, which makes it its operator's newest."""
         self._study.set_user_attr(_TOUCHED, _now().isoformat())
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The folders with declarations, beside the built-in ones, that it was last tuned from."""
+        return tuple(self._study.user_attrs.get(ROOTS, ()))
+
+    def remember_roots(self, roots: Sequence[str]) -> None:
+        """Notes where its declarations are."""
+        if tuple(roots) != self.roots:
+            self._study.set_user_attr(ROOTS, list(roots))
 
     @property
     def winner(self) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ..codegen.errors import InputError
+from .study import ROOTS
 
 FORMAT = 1
 
@@ -67,7 +68,7 @@ def _record(storage: BaseStorage, name: str) -> dict[str, Any]:
     finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return {
         "format": FORMAT,
-        "attributes": dict(study.user_attrs),
+        "attributes": {name: value for name, value in study.user_attrs.items() if name != ROOTS},
         "trials": [_row(trial) for trial in finished],
     }
 

@@ -4,6 +4,7 @@ declares, timed in turns."""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 import click
 
-from ...codegen.catalogue import catalogue
 from ...codegen.dtypes import precision_named
 from ...codegen.errors import ColdforgeError, InputError
 from ...codegen.settings import load_settings
@@ -28,7 +28,8 @@ from .output import print_json
 @options.dtype_option
 @click.option("--precision", metavar="P", help="Error class of the frozen kernel [default: the dtype's own].")
 @click.option("--package", metavar="NAME", help="A package of `freeze --package`, not generated/.")
-@click.option("--out", metavar="DIR", help="The folder that holds NAME.")
+@click.option("--out", metavar="DIR", help="The folder that holds NAME [default: it is on PYTHONPATH].")
+@options.templates_option
 @options.json_option
 def command(
     operator: str,
@@ -39,6 +40,7 @@ def command(
     precision: str | None,
     package: str | None,
     out: str | None,
+    templates: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Time the frozen kernel of OP against PyTorch eager and torch.compile, interleaved.
@@ -50,7 +52,8 @@ def command(
 
     from ..bench import bench
 
-    declared = catalogue().operator(operator)
+    catalogue = options.catalogue_for(operator, templates)
+    declared = catalogue.operator(operator)
     device = detect(target)
     problem = options.problem_from_options(declared, device.kind, workload, shape, dtype)
     settings = load_settings()
@@ -62,6 +65,7 @@ def command(
             settings,
             precision=precision_named(precision, problem.dtype),
             package=_importable(package, out),
+            roots=catalogue.roots[1:],
         )
     if as_json:
         print_json(found)
@@ -73,15 +77,27 @@ def command(
 
 
 def _importable(package: str | None, out: str | None) -> str:
-    """The package's import name; its folder is put on the path, which the worker inherits."""
-    if (package is None) != (out is None):
-        raise InputError("--package NAME and --out DIR go together")
-    if package is None or out is None:
+    """The package's import name; its folder is put on the path, which the worker inherits.
+
+    Raises:
+        InputError: there is no such package.
+    """
+    if package is None:
+        if out is not None:
+            raise InputError("--out DIR says where a package is; name it with --package NAME")
         return "coldforge.generated"
-    folder = Path(out).absolute()
-    if not (folder / package / "manifest.json").is_file():
-        raise InputError(f"{folder / package} is not a package of frozen kernels")
-    sys.path.insert(0, str(folder))
+    if out is None:
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        place = Path(spec.origin).parent if spec is not None and spec.origin else None
+        if place is None:
+            raise InputError(
+                f"no package {package!r} is on PYTHONPATH; say --out DIR, the folder that holds it"
+            )
+    else:
+        place = Path(out).absolute() / package
+        sys.path.insert(0, str(place.parent))
+    if not (place / "manifest.json").is_file():
+        raise InputError(f"{place} is not a package of frozen kernels")
     return package
 
 

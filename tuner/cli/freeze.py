@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...codegen.catalogue import Catalogue
 from ...codegen.errors import ColdforgeError, InputError
-from ...codegen.settings import load_settings
 from . import options
 from .build import run_build
+from .found import Found
 from .output import print_json
 
 if TYPE_CHECKING:
-    from ...codegen.freeze import Bundle, Change, Winner
+    from ...codegen.freeze import Change
 
 
 @click.command("freeze")
@@ -40,24 +39,23 @@ def command(
     sources: tuple[str, ...],
     no_build: bool,
     storage: str | None,
-    templates: str | None,
+    templates: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Freeze the winners of the newest studies (of OP, or of every operator) and build them.
 
     Without --package and --bundle they go to generated/, where an entry of the same operator, shape and
-    device is replaced. With --from, studies are read only for the OPs named. A package or bundle with no
-    study to take holds what generated/ holds.
+    device is replaced; operators of --templates have no place there. With --from, studies are read only for
+    the OPs named. A package or bundle with no study to take holds what generated/ holds.
     """
     _check_options(package, out, bundle, no_build)
-    catalogue = options.catalogue_from_option(templates)
-    for name in operators:
-        catalogue.operator(name)
-    found = _Found(operators, sources, storage)
+    found = Found(operators, sources, storage, options.catalogue_from_option(templates))
+    if package is None and bundle is None:
+        found.keep_to_builtin()
     if bundle is not None:
         report = _write_bundle(found, Path(bundle))
     else:
-        report = _write_package(found, catalogue, package, out, build=not no_build)
+        report = _write_package(found, package, out, build=not no_build)
     if as_json:
         print_json(report)
     else:
@@ -74,51 +72,11 @@ def _check_options(package: str | None, out: str | None, bundle: str | None, no_
         raise InputError(f"package name {package!r} is taken")
 
 
-class _Found:
-    """The winners that a command line names: of studies, of bundles, and those frozen already.
-
-    Args:
-        operators: only these; all when empty.
-        sources: bundle files.
-        storage: URL of the studies.
-    """
-
-    def __init__(self, operators: tuple[str, ...], sources: tuple[str, ...], storage: str | None) -> None:
-        from ...codegen.freeze import GENERATED, load_winners, read_bundle
-        from ..storage import open_storage, storage_faults
-        from ..winners import collect_winners
-
-        self.operators = operators
-        self.frozen = load_winners(GENERATED)
-        self.bundles: list[Bundle] = [read_bundle(Path(source)) for source in sources]
-        self.storage = open_storage(storage, load_settings().home, create=bool(sources))
-        from_studies = not sources or bool(operators)
-        with storage_faults():
-            self.tuned = self._wanted(collect_winners(self.storage)) if from_studies else []
-        self.carried = self._wanted([w for bundle in self.bundles for w in bundle.winners])
-
-    def _wanted(self, winners: list[Winner]) -> list[Winner]:
-        return [w for w in winners if not self.operators or w.operator in self.operators]
-
-    @property
-    def new(self) -> list[Winner]:
-        """What the command adds: first of bundles, then of this machine's studies."""
-        return [*self.carried, *self.tuned]
-
-    def require_some(self, winners: list[Winner]) -> None:
-        """Raises InputError when there is nothing to freeze."""
-        if not winners:
-            named = " ".join(self.operators)
-            raise InputError(
-                f"nothing to freeze: no study has a winner; run coldforge tune {named or 'OP'} first"
-            )
-
-
-def _write_bundle(found: _Found, path: Path) -> dict[str, Any]:
+def _write_bundle(found: Found, path: Path) -> dict[str, Any]:
     from ...codegen.freeze import merge, write_bundle
     from ..transfer import study_records
 
-    winners, changes = merge([], found.new or found._wanted(found.frozen))
+    winners, changes = merge([], found.new or found.wanted(found.frozen))
     found.require_some(winners)
     records = study_records(found.storage, [w.study for w in winners])
     for carried in found.bundles:
@@ -133,14 +91,12 @@ def _write_bundle(found: _Found, path: Path) -> dict[str, Any]:
     }
 
 
-def _write_package(
-    found: _Found, catalogue: Catalogue, package: str | None, out: str | None, *, build: bool
-) -> dict[str, Any]:
+def _write_package(found: Found, package: str | None, out: str | None, *, build: bool) -> dict[str, Any]:
     from ...codegen.freeze import GENERATED, freeze, merge, split_stale
     from ...codegen.freeze.package import REPOSITORY_NAMESPACE
     from ..transfer import import_studies
 
-    kept, stale = split_stale(found.frozen, catalogue)
+    kept, stale = split_stale(found.frozen, found.catalogue)
     if package is None:
         folder, namespace = GENERATED, REPOSITORY_NAMESPACE
         if "site-packages" in folder.parts:
@@ -149,10 +105,11 @@ def _write_package(
             )
     else:
         folder, namespace = Path(out or ".").absolute() / package, package
-        kept = found._wanted(kept)
-    winners, changes = merge(kept, found.new)
+        kept = found.wanted(kept)
+    new, outdated = found.current()
+    winners, changes = merge(kept, new)
     found.require_some(winners)
-    report = freeze(winners, folder, namespace, declared=catalogue)
+    report = freeze(winners, folder, namespace, declared=found.catalogue)
     imported = [name for bundle in found.bundles for name in import_studies(found.storage, bundle.studies)]
     result = {
         "status": "ok",
@@ -161,7 +118,8 @@ def _write_package(
         "namespace": namespace,
         "operators": list(report.operators),
         "entries": [_change(change) for change in changes],
-        "dropped": [winner.name for winner in stale],
+        "dropped": [winner.name for winner in (*stale, *outdated)],
+        "left_out": found.left_out,
         "total_entries": len(report.entries),
         "manifest": report.manifest_digest,
         "changed": report.changed,
@@ -191,6 +149,8 @@ def _show(report: dict[str, Any]) -> None:
             note = "  (slower; times of different runs compare roughly)" if slower else ""
             times = f"{entry['old_ms']:.4g} ms -> {times}{note}"
         click.echo(f"{entry['what']:>8}  {entry['name']}  {times}")
+    for reason in report.get("left_out", {}).values():
+        click.echo(f"left out  {reason}", err=True)
     for name in report.get("dropped", []):
         click.echo(f" dropped  {name}  (its operator's declaration has changed)")
     if "bundle" in report:

@@ -22,7 +22,7 @@ from .output import print_json
 @click.command("list")
 @options.templates_option
 @options.json_option
-def command(templates: str | None, as_json: bool) -> None:
+def command(templates: tuple[str, ...], as_json: bool) -> None:
     """List operators, families, targets, templates, parameters and the size of each feasible space."""
     catalogue = options.catalogue_from_option(templates)
     targets = {"cuda": _cuda(), "cpu": cpu_target()}
@@ -63,11 +63,9 @@ def _describe(catalogue: Catalogue, operator: Operator, targets: dict[str, Targe
 
 def _feasible(operator: Operator, space: Space, target: Target) -> int:
     """Feasible configs at the target's default workload (the first declared one where that is missing)."""
-    workload = options.DEFAULT_WORKLOADS[target.kind]
-    if workload not in operator.workloads:
-        workload = next(iter(operator.workloads))
     try:
-        return len(space.feasible(make_problem(operator, workload), target))
+        problem = make_problem(operator, options.default_workload(operator, target.kind))
+        return len(space.feasible(problem, target))
     except InputError:
         return 0
 

@@ -13,6 +13,7 @@ from ...codegen.catalogue import Catalogue, catalogue
 from ...codegen.errors import InputError
 from ...codegen.operator import Operator
 from ...codegen.problem import Problem, make_problem
+from ...codegen.settings import load_settings
 
 DEFAULT_WORKLOADS = {"cuda": "seed", "cpu": "small"}
 
@@ -58,12 +59,25 @@ def problem_from_options(
 ) -> Problem:
     """The problem that ``--workload``, ``--shape`` and ``--dtype`` describe; the default workload depends on
     the target kind."""
-    return make_problem(operator, workload or DEFAULT_WORKLOADS[kind], parse_shape(shape), dtype)
+    return make_problem(operator, workload or default_workload(operator, kind), parse_shape(shape), dtype)
 
 
-def catalogue_from_option(templates: str | None) -> Catalogue:
-    """The declarations, with the folder of ``--templates`` if one was given."""
-    return catalogue(*([Path(templates).absolute()] if templates else []))
+def default_workload(operator: Operator, kind: str) -> str:
+    """The target's usual workload, or the operator's first where it has none of that name."""
+    usual = DEFAULT_WORKLOADS[kind]
+    return usual if usual in operator.workloads else next(iter(operator.workloads))
+
+
+def catalogue_from_option(templates: tuple[str, ...]) -> Catalogue:
+    """The declarations, with those of the folders of ``--templates``."""
+    return catalogue(*(Path(folder).absolute() for folder in templates))
+
+
+def catalogue_for(operator: str, templates: tuple[str, ...], storage: str | None = None) -> Catalogue:
+    """The same, with the folders that the operator was tuned from where nothing else declares it."""
+    from ..roots import declared_for
+
+    return declared_for(operator, catalogue_from_option(templates), storage, load_settings().home)
 
 
 def target_option(*choices: str, default: str) -> Callable[[Any], Any]:
@@ -81,7 +95,12 @@ dtype_option = click.option(
     "--dtype", default="fp32", show_default=True, metavar="D", help="Type of the tensors: fp32, fp16, bf16."
 )
 template_option = click.option("--template", metavar="T", help="Only this template.")
-templates_option = click.option("--templates", metavar="DIR", help="A folder with further declarations.")
+templates_option = click.option(
+    "--templates",
+    multiple=True,
+    metavar="DIR",
+    help="Declarations of your own: a family's folder, or one laid out like templates/. May be repeated.",
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr."
 )

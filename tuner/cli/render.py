@@ -39,11 +39,11 @@ def command(
     shape: str | None,
     dtype: str,
     settings: tuple[str, ...],
-    templates: str | None,
+    templates: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Print the source of one variant of OP. Needs no GPU and no compiler."""
-    catalogue = options.catalogue_from_option(templates)
+    catalogue = options.catalogue_for(operator, templates)
     declared = catalogue.operator(operator)
     problem = options.problem_from_options(declared, target, workload, shape, dtype)
     if target == "cuda":

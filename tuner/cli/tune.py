@@ -12,7 +12,6 @@ import click
 from ...codegen.catalogue import Catalogue
 from ...codegen.dtypes import precision_named
 from ...codegen.errors import InputError
-from ...codegen.operator import Operator
 from ...codegen.problem import Problem, make_problem
 from ...codegen.settings import Settings, load_settings
 from ...codegen.target import Target, detect
@@ -104,7 +103,7 @@ def command(
     devices: str,
     warm_start: str | None,
     objective: str,
-    templates: str | None,
+    templates: tuple[str, ...],
     as_json: bool,
     **search: Any,
 ) -> int:
@@ -113,12 +112,12 @@ def command(
     The same command again continues its study and runs only what is missing. Ctrl-C keeps everything.
     """
     _refuse_unbuilt(devices, warm_start, objective)
-    catalogue = options.catalogue_from_option(templates)
+    catalogue = options.catalogue_for(operator, templates, search["storage"])
     declared = catalogue.operator(operator)
     parsed = options.parse_shape(shape)
     device = detect(target)
     chosen = _Command(catalogue, device, **search)
-    names = list(dict.fromkeys(workloads)) or [_default_workload(declared, device)]
+    names = list(dict.fromkeys(workloads)) or [options.default_workload(declared, device.kind)]
     problems = [make_problem(declared, name, parsed, dtype) for name in names]
     runs = _tune_all(chosen, problems)
     if as_json:
@@ -135,12 +134,6 @@ def _refuse_unbuilt(devices: str, warm_start: str | None, objective: str) -> Non
         raise InputError(f"--warm-start {warm_start}: not available in this version; leave the option out")
     if objective != "time":
         raise InputError(f"--objective {objective}: not available in this version; give time")
-
-
-def _default_workload(operator: Operator, target: Target) -> str:
-    """The target's usual workload, or the operator's first where it has none of that name."""
-    usual = options.DEFAULT_WORKLOADS[target.kind]
-    return usual if usual in operator.workloads else next(iter(operator.workloads))
 
 
 def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]:
@@ -171,6 +164,8 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
         try:
             for plan, feasible in work:
                 study = open_study(storage, plan.inputs())
+                if not chosen.catalogue.is_builtin(plan.problem.operator):
+                    study.remember_roots([str(root) for root in chosen.catalogue.roots[1:]])
                 runs.append(_tune_one(chosen, plan, study, feasible, settings, compiler, client, guard))
                 if runs[-1]["status"] == "stopped":
                     break

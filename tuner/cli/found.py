@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``coldforge freeze`` has to take: the winners of studies and bundles, and the declarations behind
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...codegen.catalogue import Catalogue
+from ...codegen.errors import InputError
+from ...codegen.settings import load_settings
+
+if TYPE_CHECKING:
+    from ...codegen.freeze import Bundle, Winner
+
+
+class Found:
+    """The winners that a command line names: of studies, of bundles, and those frozen already.
+
+    Args:
+        operators: only these; all when empty.
+        sources: bundle files.
+        storage: URL of the studies.
+        given: the built-in declarations and those of --templates; ``catalogue`` has those of the folders that
+            the operators were tuned from too.
+
+    Raises:
+        InputError: an operator is not declared (any more) where it was.
+    """
+
+    def __init__(
+        self, operators: tuple[str, ...], sources: tuple[str, ...], storage: str | None, given: Catalogue
+    ) -> None:
+        from ...codegen.freeze import GENERATED, load_winners, read_bundle
+        from ..roots import extended, remembered
+        from ..storage import open_storage, storage_faults
+        from ..winners import collect_winners
+
+        self.operators = operators
+        self.frozen = load_winners(GENERATED)
+        self.bundles: list[Bundle] = [read_bundle(Path(source)) for source in sources]
+        self.storage = open_storage(storage, load_settings().home, create=bool(sources))
+        from_studies = not sources or bool(operators)
+        with storage_faults():
+            self.tuned = self.wanted(collect_winners(self.storage)) if from_studies else []
+            self.carried = self.wanted([w for bundle in self.bundles for w in bundle.winners])
+            elsewhere = {w.operator for w in self.new} | set(operators)
+            roots = remembered(self.storage, elsewhere - set(given.operators))
+        self.left_out = {} if operators else _gone(roots)
+        self.catalogue = extended(given, {n: r for n, r in roots.items() if n not in self.left_out})
+        if not operators:
+            for name in {w.operator for w in self.tuned} - set(self.catalogue.operators) - set(self.left_out):
+                self.left_out[name] = f"{name} is not declared here; say --templates DIR"
+        self.tuned = [w for w in self.tuned if w.operator not in self.left_out]
+        for name in operators:
+            self.catalogue.operator(name)
+
+    def wanted(self, winners: list[Winner]) -> list[Winner]:
+        return [w for w in winners if not self.operators or w.operator in self.operators]
+
+    def keep_to_builtin(self) -> None:
+        """Leaves out the operators that coldforge does not declare itself: their place is no checkout of it.
+
+        Raises:
+            InputError: one of them was named.
+        """
+        known = self.catalogue
+        other = {w.operator for w in self.new} | set(self.operators)
+        other = {n for n in other if n in known.operators and not known.is_builtin(known.operators[n])}
+        for name in sorted(other & set(self.operators)):
+            raise InputError(
+                f"{name} is declared in {known.operator(name).family.folder}, and generated/ is no place for "
+                "it: freeze it into a package of its own, --package NAME --out DIR"
+            )
+        self.left_out = {}
+        self.tuned = [w for w in self.tuned if w.operator not in other]
+        self.carried = [w for w in self.carried if w.operator not in other]
+
+    @property
+    def new(self) -> list[Winner]:
+        """What the command adds: first of bundles, then of this machine's studies."""
+        return [*self.carried, *self.tuned]
+
+    def current(self) -> tuple[list[Winner], list[Winner]]:
+        """(what the command adds, what it does not: winners of an older declaration of an operator that has
+        newer ones).
+
+        Raises:
+            InputError: the operator of a bundle's winner is not declared.
+        """
+        from ...codegen.freeze import split_stale
+
+        for winner in self.carried:
+            if winner.operator not in self.catalogue.operators:
+                raise InputError(
+                    f"the bundle holds {winner.name}, but {winner.operator} is not declared here: say "
+                    "--templates DIR, the folder with its family.yaml and its reference"
+                )
+        good, old = split_stale(self.new, self.catalogue)
+        fresh = {w.operator for w in good}
+        return good + [w for w in old if w.operator not in fresh], [w for w in old if w.operator in fresh]
+
+    def require_some(self, winners: list[Winner]) -> None:
+        """Raises InputError when there is nothing to freeze."""
+        if not winners:
+            named = " ".join(self.operators) or "OP"
+            why = (
+                "; ".join(self.left_out.values())
+                or f"no study has a winner; run coldforge tune {named} first"
+            )
+            raise InputError(f"nothing to freeze: {why}")
+
+
+def _gone(roots: Mapping[str, Sequence[Path]]) -> dict[str, str]:
+    """The operators whose folders are no longer there, and what to say of each."""
+    found = {}
+    for operator, folders in roots.items():
+        missing = [folder for folder in folders if not folder.is_dir()]
+        if missing:
+            found[operator] = f"{operator} was tuned from {missing[0]}, which is gone; say --templates DIR"
+    return found
