@@ -225,8 +225,8 @@ def _reduced(chain: ReducingChain, v: Tensor, slack: Tensor, eps: float) -> tupl
         return row.reference(value, chain.axes, chain.keepdim)
 
     exact, moved = _moved(reduce, v, slack)
-    if row.scale == "result":  # a logarithm's error is absolute where it is small
-        return exact, moved + (exact.abs() + 1) * (row.roundings * eps)
     count = math.prod(v.shape[axis] for axis in chain.axes)
+    if row.scale == "result":  # a maximum and a logarithm: they may cancel, and their errors do not
+        return exact, moved + (exact.abs() + 1 + math.log(count)) * (row.roundings * eps)
     terms = reduce(v.abs()) if row.scale == "terms" else torch.zeros_like(exact)
     return exact, moved + terms * (row.roundings * eps * math.sqrt(count))

@@ -32,7 +32,7 @@ def test_frozen_kernel(entry: dict[str, Any], kind: str, sizes: dict[str, int]) 
     if entry["target"]["device"] != MODEL:
         pytest.skip(f"frozen for {entry['target']['device']}")
     operator = catalogue().operator(entry["operator"])
-    optional = [t.name for t in operator.family.tensors if t.optional]
+    optional = operator.optional_tensors
     absent = [name for name in optional if not entry["specialisation"][f"has_{name}"]]
     dims = {**entry["workload"], **sizes}
     problem = Problem(operator, dims, dtype_named(entry["dtype"]), tuple(absent), operator.scalars)

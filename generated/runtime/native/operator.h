@@ -94,15 +94,14 @@ inline std::string fill_device(const Place& place, Request& request, Gpu*& gpu) 
   return gpu->why;
 }
 
-// Kernels hold each run-time size in 31 bits; products of them need not fit. Returns nothing, or which does
-// not.
-inline std::string too_large(const Operator& op, const int64_t* values) {
+// Kernels hold each run-time size in 31 bits; products of them need not fit. And they expect one of each
+// where there is something to write. Returns nothing, or which size does not fit.
+inline std::string unfit_size(const Operator& op, const int64_t* values, bool nothing) {
   for (int i = 0; i < op.size_count; ++i) {
     const int place = op.size_values[i];
-    if (values[place] > INT32_MAX) {
-      return std::string(op.value_names[place]) + "=" + std::to_string(values[place]) +
-             " is too large for a frozen kernel";
-    }
+    const std::string text = std::string(op.value_names[place]) + "=" + std::to_string(values[place]);
+    if (values[place] > INT32_MAX) return text + " is too large for a frozen kernel";
+    if (values[place] < 1 && !nothing) return text + " is too small for a frozen kernel";
   }
   return "";
 }
@@ -126,11 +125,13 @@ inline Answer answer(const Operator& op, const Call& call) {
   reason = fill_device(place, request, gpu);
   if (!reason.empty()) return no_answer(std::move(reason));
 
-  if (!(reason = too_large(op, values)).empty()) return no_answer(std::move(reason));
-  std::string refused;
-  const std::vector<Candidate> candidates = select(op, kVariants, request, refused);
   int64_t shape[kMaxRank] = {};
   op.output_shape(values, shape);
+  bool nothing = false;
+  for (int i = 0; i < op.output_rank; ++i) nothing = nothing || shape[i] == 0;
+  if (!(reason = unfit_size(op, values, nothing)).empty()) return no_answer(std::move(reason));
+  std::string refused;
+  const std::vector<Candidate> candidates = select(op, kVariants, request, refused);
   for (const Candidate& candidate : candidates) {
     if (gpu != nullptr && candidate.entry->cuda_major > gpu->driver_cuda_major) {
       reason = std::string(candidate.entry->name) + " was compiled for CUDA " +
@@ -140,8 +141,6 @@ inline Answer answer(const Operator& op, const Call& call) {
     }
     OwnedTensor output = empty(shape, op.output_rank, dtype, place);
     last_variant() = candidate.number;
-    bool nothing = false;
-    for (int i = 0; i < op.output_rank; ++i) nothing = nothing || shape[i] == 0;
     if (!nothing) reason = run_candidate(op, candidate, call, place, gpu, values, output.get());
     if (nothing || reason.empty()) return Answer{std::move(output), ""};
     reason = std::string(candidate.entry->name) + ": " + reason;
