@@ -49,13 +49,14 @@ def family_in_full(doc: Mapping[str, Any], folder: Path, where: str) -> dict[str
         raise DeclarationError(f"{where}: tensors: at least one is needed")
     if "sizes" not in full:
         full["sizes"] = _sizes(shapes.values(), doc)
-    first = next(iter(shapes.values()))
     full.setdefault("run_time", full["sizes"][:1])
     if "abi_sizes" not in full:
         full["abi_sizes"] = _received(full["run_time"], doc.get("derived", {}), where)
     full.setdefault("flops", 0)
     if "reduction_length" not in full:
-        full["reduction_length"] = _sample_size(first, full["run_time"], doc.get("derived", {}))
+        given = full["output"].get("shape") if isinstance(full["output"], dict) else None
+        output = _shape(given, f"{where}: output: shape")
+        full["reduction_length"] = _sample_size(next(iter(shapes.values())), output)
     module, function = split_reference(doc["reference"], f"{where}: reference")
     full["reference"] = function if module == DEFAULT_MODULE else f"{module}:{function}"
     return full
@@ -106,13 +107,14 @@ def _received(run_time: Any, derived: Mapping[str, Any], where: str) -> list[str
     return names
 
 
-def _sample_size(shape: Sequence[Expr], run_time: Any, derived: Mapping[str, Any]) -> str:
-    """The product of the compiled-in extents of the data: one output sums up no more than that of it."""
-    late = set(run_time) if isinstance(run_time, list) else set()
-    late |= set(_received(list(late), derived, "derived"))
-    fixed = [e.text.strip() for e in shape if e.names.isdisjoint(late)]
-    texts = [text if text.isidentifier() or text.isdigit() else f"({text})" for text in fixed if text != "1"]
-    return " * ".join(texts) or "1"
+def _sample_size(data: Sequence[Expr], output: Sequence[Expr]) -> str:
+    """Elements of the first tensor, of one sample where its first axis is the output's too: what one output
+    can hang on."""
+    texts = [extent.text.strip() for extent in data]
+    if texts[0] == output[0].text.strip():
+        del texts[0]
+    factors = [t if t.isidentifier() or t.isdigit() else f"({t})" for t in texts if t != "1"]
+    return " * ".join(factors) or "1"
 
 
 def space_in_full(doc: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:

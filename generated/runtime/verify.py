@@ -189,7 +189,11 @@ def _expectation(entry: dict[str, Any], op: FrozenOp, arguments: Sequence[Any]) 
     own, vectors = wide[: op.own_tensor_count], wide[op.own_tensor_count :]
     eps = PRECISIONS[entry["precision"]]
     v = op.linear(*own, *attributes)
-    scale = op.magnitude(*own, *attributes) if op.magnitude else v.abs().amax().expand_as(v)
+    if op.magnitude:
+        scale = op.magnitude(*own, *attributes)
+    else:  # one scale for all, in which a sum does not cancel
+        positive = op.linear(*(None if t is None else t.abs() for t in own), *attributes)
+        scale = torch.maximum(v.abs().amax(), positive.abs().amax()).expand_as(v)
     slack = scale * (_BOUND_FACTOR * eps * math.sqrt(op.reduction_length(op.sizes(*wide, *attributes))))
 
     def chain(part: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
