@@ -28,7 +28,10 @@ def package(
 ) -> ModuleType:
     folder = tmp_path_factory.mktemp("packages")
     target = cuda_target(f"sm_{MAJOR}{MINOR}", torch.cuda.get_device_name())
-    winners = [template_winner(folder, {"C_out": n}, config, target) for n, config in CONFIGS.items()]
+    winners = [
+        template_winner(folder, {"C_out": n, "H": 256, "W": 256}, config, target)
+        for n, config in CONFIGS.items()
+    ]
     winners += [template_winner(folder, {"C_out": n}, {}) for n in CONFIGS]
     return frozen_package(folder, "cf_fresh_cuda", winners)
 
