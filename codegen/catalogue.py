@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from .errors import DeclarationError, UnknownName
+from .errors import DeclarationError, InputError, UnknownName
 from .family import Family
 from .family_file import load_family
 from .operator import Operator, load_operator, own_operator
@@ -120,8 +120,19 @@ class Catalogue:
 
         Raises:
             UnknownName: no such template, or the architecture is not supported by any.
+            InputError: there is no template for that kind of target.
         """
         spaces = self.spaces(operator, target.kind, template)
+        if not spaces:
+            others = sorted({s.kind for s in self.spaces(operator)})
+            raise InputError(
+                f"{operator.name} has no template for {target.kind}"
+                + (
+                    f"; give --target {others[0]}"
+                    if others
+                    else f", and none at all in {operator.family.folder}"
+                )
+            )
         for space in spaces:
             if template is not None or target.arch in space.archs:
                 return space

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from ..codegen.errors import ColdforgeError, InputError
+from ..codegen.errors import ColdforgeError, InputError, ReferenceFailed
 from ..codegen.settings import Settings
 from ..codegen.target import Target
 
@@ -110,22 +110,27 @@ def _answer(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
         return _HANDLERS[message["kind"]](workbench, message)
     except DeviceFault as error:
         return {"kind": "fault", "message": str(error)}
+    except ReferenceFailed as error:
+        traceback.print_exc()  # into the log
+        return _unexpected(workbench, _refusal(error))
     except ColdforgeError as error:
         return _refusal(error)
     except Exception as error:
-        traceback.print_exc()  # into the log
-        return _unexpected(workbench, f"{type(error).__name__}: {error}".splitlines()[0])
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _unexpected(workbench, {"kind": "refused", "input": False, "message": message})
 
 
-def _unexpected(workbench: Workbench, message: str) -> dict[str, Any]:
-    """An error that nobody foresaw: PyTorch may be the first to notice a fault of an earlier kernel."""
+def _unexpected(workbench: Workbench, refusal: dict[str, Any]) -> dict[str, Any]:
+    """The answer to an error of a reference, or one that nobody foresaw: PyTorch may be the first to notice a
+    fault of an earlier kernel."""
     from .devices.base import DeviceFault
 
     try:
         workbench.device.synchronize()
     except DeviceFault as fault:
         return {"kind": "fault", "message": str(fault)}
-    return {"kind": "refused", "input": False, "message": message}
+    return refusal
 
 
 def _refusal(error: ColdforgeError) -> dict[str, Any]:

@@ -66,11 +66,12 @@ def _sums_images(problem: Problem) -> bool:
 
 def _fitting(problem: Problem, extents: Sequence[int], batch: int) -> Problem | None:
     """The first of a row of growing shapes that the family accepts."""
-    first, *rest = problem.operator.family.run_time
+    names = problem.operator.family.run_time
+    first, rest = names[:1], names[1:]
     for step in range(_TRIES):
         grown = {name: extent + _GROWTH * step for name, extent in zip(rest, extents, strict=False)}
         try:
-            return problem.with_dims(**{first: batch}, **grown)
+            return problem.with_dims(**dict.fromkeys(first, batch), **grown)
         except InputError:
             continue
     return None
