@@ -9,7 +9,7 @@ PYTEST_WORKERS ?= 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(shell cat pyproject.toml | cksum | cut -d' ' -f1)
 PACKAGES := codegen templates tuner generated
-CXX_SOURCES := $(shell git ls-files 'templates/include/*.cuh' 'templates/include/*.hpp' 'generated/runtime/*.h' 'generated/runtime/*.hpp' 'generated/runtime/*.cpp' 2>/dev/null)
+CXX_SOURCES := $(shell git ls-files 'templates/include/*.cuh' 'templates/include/*.hpp' 'generated/runtime/*.h' 'generated/runtime/*.hpp' 'generated/runtime/*.cpp' 'codegen/emulator/native/*.h' 'codegen/emulator/native/*.cpp' 2>/dev/null)
 
 .PHONY: help venv demo test test-all lint format clean
 

@@ -28,6 +28,7 @@ LEVELS = [
     {"space", "catalogue", "epilogue"},
     {"render"},
     {"compile"},
+    {"emulator"},
     {"freeze"},
 ]
 

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an address in a compiled kernel to lines: of its headers, its template and its rendered text."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from .findings import Place
+
+RENDERED = "kernel.cu"
+"""What lines in front of the first `#line` mark are said to be in."""
+_MARK = re.compile(r'^[ \t]*#line[ \t]+(\d+)[ \t]+"([^"]+)"')
+_WORD = re.compile(r"\w")
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Consecutive lines of the rendered text that come from consecutive lines of one file."""
+
+    file: str
+    first: int  # line in the file
+    rendered: int  # line in the rendered text
+    count: int
+
+
+@dataclass(frozen=True)
+class LineMap:
+    """What the `#line` marks of a rendered text say.
+
+    Attributes:
+        text: the rendered text.
+        template: the template it was rendered from, if that is known: its lines are looked up there.
+    """
+
+    text: str
+    template: Path | None = None
+
+    @cached_property
+    def _stretches(self) -> tuple[_Stretch, ...]:
+        found: list[_Stretch] = []
+        file, first, rendered, count = RENDERED, 1, 1, 0
+        for number, line in enumerate(self.text.splitlines(), 1):
+            mark = _MARK.match(line)
+            if mark:
+                found.append(_Stretch(file, first, rendered, count))
+                file, first, rendered, count = mark[2], int(mark[1]), number + 1, 0
+            else:
+                count += 1
+        found.append(_Stretch(file, first, rendered, count))
+        return tuple(found)
+
+    def place(self, file: str, line: int) -> Place:
+        """The place of a line that the compiler knows by the marks."""
+        for stretch in self._stretches:
+            if stretch.file == file and stretch.first <= line < stretch.first + stretch.count:
+                rendered = stretch.rendered + line - stretch.first
+                return Place(*self._in_template(file, line, rendered), rendered)
+        return Place(file, line)
+
+    def _in_template(self, file: str, line: int, rendered: int) -> tuple[str, int]:
+        """The template's own line, where one line of it has exactly this text."""
+        if self.template is None or file not in (self.template.name, RENDERED):
+            return file, line
+        wanted = self.text.splitlines()[rendered - 1].strip()
+        lines = self._template_lines
+        same = (
+            [number for number, text in enumerate(lines, 1) if text == wanted] if _WORD.search(wanted) else []
+        )
+        return (
+            (self.template.name, same[0]) if len(same) == 1 else (f"{RENDERED} of {self.template.name}", line)
+        )
+
+    @cached_property
+    def _template_lines(self) -> tuple[str, ...]:
+        if self.template is None:
+            return ()
+        return tuple(line.strip() for line in self.template.read_text("utf-8").splitlines())
+
+
+def frames(library: Path, addresses: Iterable[int]) -> dict[int, tuple[tuple[str, int], ...]]:
+    """File and line of each address (from the library's start), what was inlined first; the emulator's own
+    lines left out. Empty where binutils are missing or the library has no debug lines."""
+    wanted = sorted(set(addresses))
+    tool = shutil.which("addr2line")
+    if not wanted or tool is None:
+        return {}
+    command = [tool, "-a", "-i", "-e", str(library), *(hex(address) for address in wanted)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    found: dict[int, list[tuple[str, int]]] = {}
+    address = -1
+    for line in answer.splitlines():
+        if line.startswith("0x"):
+            address = int(line, 16)
+            found[address] = []
+            continue
+        file, _, number = line.split(" ")[0].rpartition(":")
+        if number.isdigit() and int(number) and "emulator/" not in file:
+            found[address].append((posixpath.normpath(file), int(number)))
+    return {address: tuple(places) for address, places in found.items()}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "order.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "block.h"
+
+namespace emulator {
+namespace {
+
+uint32_t now = 0;  // the clock
+uint32_t kernel_started = 0, block_started = 0, barrier_passed = 0;
+Published block_fenced;                // fenced before the last barrier, so by now of every thread
+std::vector<Acquired> block_acquired;  // acquired before the last barrier
+std::unordered_map<const void*, std::vector<Published>> published;
+
+uint32_t tick() {
+  if (now == UINT32_MAX) fail("too many synchronisations for one process");
+  return ++now;
+}
+
+Thread& thread_of(int id) { return threads[static_cast<size_t>(id)]; }
+
+void acquire(std::vector<Acquired>& into, const Acquired& more) {
+  for (Acquired& each : into) {
+    if (each.address != more.address) continue;
+    each.count = std::max(each.count, more.count);
+    return;
+  }
+  into.push_back(more);
+}
+
+void acquire_all(std::vector<Acquired>& into, const std::vector<Acquired>& more) {
+  for (const Acquired& each : more) acquire(into, each);
+}
+
+bool is_published(const Record& record, const std::vector<Acquired>& acquired) {
+  for (const Acquired& each : acquired) {
+    const auto& list = published[each.address];
+    for (size_t i = 0; i < each.count && i < list.size(); ++i) {
+      if (list[i].covers(record)) return true;
+    }
+  }
+  return false;
+}
+
+// The end of a block is where the next one starts; a record's block is the one whose start is the last
+// before it.
+std::vector<uint32_t> starts;
+
+uint32_t start_of_block_at(uint32_t clock) {
+  return *(std::upper_bound(starts.begin(), starts.end(), clock) - 1);
+}
+
+}  // namespace
+
+void Published::join(const Published& other) {
+  if (other.empty()) return;
+  block_start = other.block_start;
+  everyone = std::max(everyone, other.everyone);
+  for (const auto& [thread, clock] : other.threads) {
+    uint32_t& mine = threads[thread];
+    mine = std::max(mine, clock);
+  }
+}
+
+bool Published::covers(const Record& record) const {
+  if (record.clock < block_start || start_of_block_at(record.clock) != block_start) return false;
+  if (record.clock < everyone) return true;
+  const auto found = threads.find(record.thread);
+  return found != threads.end() && record.clock < found->second;
+}
+
+void begin_kernel_order() {
+  kernel_started = tick();
+  published.clear();
+  starts.assign(1, kernel_started);
+}
+
+void begin_block_order() {
+  block_started = barrier_passed = tick();
+  starts.push_back(block_started);
+  block_fenced = {};
+  block_acquired.clear();
+  for (int id = 0; id < block_threads; ++id) {
+    Knowledge& knowledge = thread_of(id).knowledge;
+    knowledge.clock = block_started;
+    knowledge.fenced = {};
+    knowledge.acquired.clear();
+  }
+}
+
+void order_by_barrier() {
+  barrier_passed = tick();
+  for (int id = 0; id < block_threads; ++id) {
+    Knowledge& knowledge = thread_of(id).knowledge;
+    knowledge.clock = barrier_passed;
+    if (!knowledge.fenced.empty()) block_fenced.join(knowledge.fenced);
+    if (!knowledge.acquired.empty()) acquire_all(block_acquired, knowledge.acquired);
+    knowledge.fenced = {};
+    knowledge.acquired.clear();
+  }
+}
+
+void order_by_meet(int warp, unsigned lanes) {
+  const uint32_t met = tick();
+  Knowledge all;
+  for (unsigned left = lanes; left != 0; left &= left - 1) {
+    const Knowledge& knowledge = thread_of(warp * 32 + __builtin_ctz(left)).knowledge;
+    for (int lane = 0; lane < 32; ++lane) all.lanes[lane] = std::max(all.lanes[lane], knowledge.lanes[lane]);
+    all.fenced.join(knowledge.fenced);
+    acquire_all(all.acquired, knowledge.acquired);
+  }
+  for (unsigned left = lanes; left != 0; left &= left - 1) all.lanes[__builtin_ctz(left)] = met;
+  all.clock = met;
+  for (unsigned left = lanes; left != 0; left &= left - 1) {
+    thread_of(warp * 32 + __builtin_ctz(left)).knowledge = all;
+  }
+}
+
+void order_by_fence() {
+  Knowledge& knowledge = current->knowledge;
+  Published fenced;
+  fenced.block_start = block_started;
+  fenced.everyone = barrier_passed;
+  for (int lane = 0; lane < 32; ++lane) {
+    if (knowledge.lanes[lane] > barrier_passed)
+      fenced.threads[current->id / 32 * 32 + lane] = knowledge.lanes[lane];
+  }
+  knowledge.clock = tick();
+  fenced.threads[current->id] = knowledge.clock;
+  knowledge.fenced.join(fenced);
+}
+
+// An atomic takes what those before it at this address have published. That a fence should follow it is not
+// asked for. It publishes what its thread knows to be fenced.
+void order_by_atomic(const void* address) {
+  Knowledge& knowledge = current->knowledge;
+  std::vector<Published>& list = published[address];
+  if (!list.empty()) acquire(knowledge.acquired, {address, list.size()});
+  Published mine = block_fenced;
+  mine.join(knowledge.fenced);
+  if (mine.empty()) return;
+  if (!list.empty() && list.back().block_start == block_started) {
+    list.back().join(mine);
+  } else {
+    list.push_back(mine);
+  }
+}
+
+bool precedes_now(const Record& record) {
+  const Thread& thread = *current;
+  if (record.clock >= block_started) {
+    if (record.clock < barrier_passed || record.thread == thread.id) return true;
+    const bool same_warp = record.thread / 32 == thread.id / 32;
+    if (same_warp && record.clock < thread.knowledge.lanes[record.thread % 32]) return true;
+    return is_published(record, thread.knowledge.acquired) || is_published(record, block_acquired);
+  }
+  if (record.clock < kernel_started) return true;
+  return is_published(record, thread.knowledge.acquired) || is_published(record, block_acquired);
+}
+
+uint32_t block_start() { return block_started; }
+
+}  // namespace emulator
+
+extern "C" void emulator_fence(EmulatorFence) { emulator::order_by_fence(); }
+
+extern "C" unsigned long long emulator_clock() { return emulator::now; }
