@@ -28,46 +28,46 @@ struct FinishShared {
   u32 completed[4];                // which samples this block has to finish
 };
 
-// Combines a sample's partial sums. LANES neighbouring threads share the parts of one; a thread has BATCH of
-// them on their way at once. False if one of them is not finite.
+// Combines a sample's partial sums. LANES neighbouring threads, a team, share the parts of one; a team has
+// BATCH of them on their way at once. False if the sum of some inner rows is not finite.
 template <class G, int THREADS>
 __device__ __forceinline__ bool combine_sums(FinishShared<G, THREADS>& shared,
                                              const CollapseWorkspace<G>& workspace, i64 n,
                                              const CollapseSizes& sizes) {
   using Sum = typename G::Sum;
   constexpr int LANES = smaller_of(32, G::SPLIT), TEAMS = THREADS / LANES;
-  constexpr int ENTRIES = G::C_IN * G::COLUMN_SUMS, ROUND = (ENTRIES + TEAMS - 1) / TEAMS;
-  constexpr int BATCH = smaller_of(8, ROUND);
+  constexpr int ENTRIES = G::C_IN * G::COLUMN_SUMS, BATCH = smaller_of(8, (ENTRIES + TEAMS - 1) / TEAMS);
+  constexpr bool EVEN = ENTRIES % (TEAMS * BATCH) == 0;
   const int lane = static_cast<int>(threadIdx.x) % LANES, team = static_cast<int>(threadIdx.x) / LANES;
   bool finite = true;
 #pragma unroll 1
-  for (int first = 0; first < ENTRIES; first += TEAMS * BATCH) {
+  for (int first = team; first - team < ENTRIES; first += TEAMS * BATCH) {
+    const auto* from = workspace.segments(n * G::C_IN) + static_cast<i64>(first) * G::SEGMENTS;
     Sum totals[BATCH];
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
-      const int entry = min(first + b * TEAMS + team, ENTRIES - 1);
-      const auto* from = workspace.segment(n * G::C_IN + entry / G::COLUMN_SUMS, 0) + entry % G::COLUMN_SUMS;
-      totals[b] = static_cast<Sum>(load_written(from + lane * G::COLUMN_SUMS));
+      totals[b] = 0;
+      if (!EVEN && first + b * TEAMS >= ENTRIES) continue;
 #pragma unroll
-      for (int part = LANES; part < G::SPLIT; part += LANES) {
-        totals[b] += static_cast<Sum>(load_written(from + (part + lane) * G::COLUMN_SUMS));
+      for (int part = 0; part < G::SPLIT; part += LANES) {
+        totals[b] += static_cast<Sum>(load_written(from + lane + (b * TEAMS * G::SEGMENTS + part)));
       }
     }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
       const Sum inner = lanes_sum<LANES>(totals[b]);
-      const int entry = first + b * TEAMS + team;
-      if (entry >= ENTRIES) continue;
+      const int entry = first + b * TEAMS;
+      if (!EVEN && entry >= ENTRIES) continue;
       const int c = entry / G::COLUMN_SUMS, s = entry % G::COLUMN_SUMS;
+      finite = finite && isfinite(inner);
       for (int r = lane; r < G::ROW_SUMS; r += LANES) {
         Sum sum = inner;
         for (int index = 0; index < G::BORDER_ROWS; ++index) {
           const i64 row = G::border_row(index, sizes);
           if (row < 0 || !G::row_meets(row, r, sizes)) continue;
-          sum += static_cast<Sum>(load_written(workspace.segment(n * G::C_IN + c, G::SPLIT + index) + s));
+          sum += static_cast<Sum>(load_written(from + (b * TEAMS * G::SEGMENTS + G::SPLIT + index)));
         }
         shared.sums[(c * G::ROW_SUMS + r) * G::COLUMN_SUMS + s] = sum;
-        finite = finite && isfinite(sum);
       }
     }
   }
@@ -85,69 +85,109 @@ struct WrittenWeights {
   __device__ __forceinline__ static float load(const float* from) { return load_written(from); }
 };
 
-// channels[k] = sum over c and taps of sums[c, tap] * weights[c, k, tap]. A channel c has C_OUT * TAPS
-// places; a thread keeps PLACES of them, whose loads are coalesced and whose taps stay the same from one c to
-// the next. Groups of threads share the c. All sums are in shared memory when it is called.
+// How a block divides the products of one sample. An input channel c has C_OUT * TAPS places; a thread keeps
+// PLACES of them, whose loads are coalesced and whose taps stay the same from one c to the next. GROUPS of
+// ACROSS threads share the c, of which a thread loads DEPTH at once.
+template <class G, int THREADS, int TAPS>
+struct ProductLayout {
+  static constexpr i64 PER_C = static_cast<i64>(G::C_OUT) * TAPS;
+  static constexpr int ACROSS = PER_C < THREADS ? round_up(static_cast<int>(PER_C), 32) : THREADS;
+  static constexpr int GROUPS = THREADS / ACROSS;
+  static constexpr int PLACES =
+      smaller_of(FinishShared<G, THREADS>::PLACES, static_cast<int>((PER_C + ACROSS - 1) / ACROSS));
+  static constexpr int ROUND = ACROSS * PLACES;
+  static constexpr int DEPTH = smaller_of(FINISH_LOADS / PLACES, (G::C_IN + GROUPS - 1) / GROUPS);
+  static constexpr bool EVEN = G::C_IN % (GROUPS * DEPTH) == 0;
+
+  // Where the sum lies that belongs to a place, among those of its channel.
+  __device__ __forceinline__ static int sum_at(i64 place) {
+    const int tap = static_cast<int>(place % TAPS);
+    return (G::ROW_SUMS > 1 ? tap / G::S : 0) * G::COLUMN_SUMS + (G::COLUMN_SUMS > 1 ? tap % G::S : 0);
+  }
+};
+
+// products = for the places from `first` on, the group's share of sum over c of sums[c, tap] * weights[c,
+// place].
+template <class G, int THREADS, int TAPS, class Load, class T>
+__device__ __forceinline__ void multiply_round(FinishShared<G, THREADS>& shared, const T* weights,
+                                               i64 first) {
+  using Sum = typename G::Sum;
+  using L = ProductLayout<G, THREADS, TAPS>;
+  const int across = static_cast<int>(threadIdx.x) % L::ACROSS,
+            group = static_cast<int>(threadIdx.x) / L::ACROSS;
+  if (group >= L::GROUPS) return;
+  const T* from[L::PLACES];
+  const Sum* sums[L::PLACES];
+  Sum products[L::PLACES];
+#pragma unroll
+  for (int p = 0; p < L::PLACES; ++p) {
+    const i64 place = min(first + p * L::ACROSS + across, L::PER_C - 1);
+    from[p] = weights + group * L::PER_C + place;
+    sums[p] = shared.sums + group * G::SUMS + L::sum_at(place);
+    products[p] = 0;
+  }
+#pragma unroll 1
+  for (int c = group; c < G::C_IN; c += L::GROUPS * L::DEPTH) {
+    float loaded[L::DEPTH][L::PLACES];
+#pragma unroll
+    for (int d = 0; d < L::DEPTH; ++d) {
+#pragma unroll
+      for (int p = 0; p < L::PLACES; ++p) {
+        loaded[d][p] = 0.0f;
+        if (L::EVEN || c + d * L::GROUPS < G::C_IN)
+          loaded[d][p] = Load::load(from[p] + d * L::GROUPS * L::PER_C);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < L::DEPTH; ++d) {
+#pragma unroll
+      for (int p = 0; p < L::PLACES; ++p) {
+        if (!L::EVEN && c + d * L::GROUPS >= G::C_IN) continue;
+        products[p] += sums[p][d * L::GROUPS * G::SUMS] * static_cast<Sum>(loaded[d][p]);
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < L::PLACES; ++p) {
+      from[p] += L::DEPTH * L::GROUPS * L::PER_C;
+      sums[p] += L::DEPTH * L::GROUPS * G::SUMS;
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < L::PLACES; ++p)
+    shared.products[group * L::ROUND + p * L::ACROSS + across] = products[p];
+}
+
+// channels[k] += the products of its taps that are among the places from `first` on. A channel's taps may lie
+// in two rounds or more; the first one sets it.
+template <class G, int THREADS, int TAPS>
+__device__ __forceinline__ void add_round(FinishShared<G, THREADS>& shared, i64 first) {
+  using Sum = typename G::Sum;
+  using L = ProductLayout<G, THREADS, TAPS>;
+  const int count = static_cast<int>(min(static_cast<i64>(L::ROUND), L::PER_C - first));
+  const int k_first = static_cast<int>(first / TAPS), before = static_cast<int>(first % TAPS);
+#pragma unroll 1
+  for (int k = static_cast<int>(threadIdx.x); k * TAPS - before < count; k += THREADS) {
+    const int begin = k * TAPS - before, end = min(count, begin + TAPS);
+    Sum sum = begin < 0 ? shared.channels[k_first + k] : Sum(0);
+#pragma unroll 4
+    for (int at = max(0, begin); at < end; ++at) {
+#pragma unroll(L::GROUPS <= 8 ? 8 : 4)
+      for (int g = 0; g < L::GROUPS; ++g) sum += shared.products[g * L::ROUND + at];
+    }
+    shared.channels[k_first + k] = sum;
+  }
+}
+
+// channels[k] = sum over c and taps of sums[c, tap] * weights[c, k, tap]. All sums are in shared memory when
+// it is called, all results when it returns.
 template <class G, int THREADS, int TAPS, class Load, class T>
 __device__ __forceinline__ void multiply(FinishShared<G, THREADS>& shared, const T* weights) {
-  using Sum = typename G::Sum;
-  constexpr i64 PER_C = static_cast<i64>(G::C_OUT) * TAPS;
-  constexpr int ACROSS = PER_C < THREADS ? round_up(static_cast<int>(PER_C), 32) : THREADS;
-  constexpr int GROUPS = THREADS / ACROSS;
-  constexpr int PLACES =
-      PER_C <= ACROSS ? 1 : smaller_of(FinishShared<G, THREADS>::PLACES, (PER_C - 1) / ACROSS + 1);
-  constexpr int STEPS = (G::C_IN + GROUPS - 1) / GROUPS, DEPTH = smaller_of(FINISH_LOADS / PLACES, STEPS);
-  const int thread = static_cast<int>(threadIdx.x), group = thread / ACROSS;
+  using L = ProductLayout<G, THREADS, TAPS>;
 #pragma unroll 1
-  for (i64 first = 0; first < PER_C; first += ACROSS * PLACES) {
-    const T* from[PLACES];
-    int sum_of[PLACES];
-    Sum products[PLACES];
-#pragma unroll
-    for (int p = 0; p < PLACES; ++p) {
-      const i64 place = min(first + p * ACROSS + thread % ACROSS, PER_C - 1);
-      const int tap = static_cast<int>(place % TAPS);
-      from[p] = weights + place;
-      sum_of[p] = (G::ROW_SUMS > 1 ? tap / G::S : 0) * G::COLUMN_SUMS + (G::COLUMN_SUMS > 1 ? tap % G::S : 0);
-      products[p] = 0;
-    }
-#pragma unroll 1
-    for (int step = 0; step < STEPS; step += DEPTH) {
-      float loaded[DEPTH][PLACES];
-#pragma unroll
-      for (int d = 0; d < DEPTH; ++d) {
-        const int c = min((step + d) * GROUPS + group, G::C_IN - 1);
-#pragma unroll
-        for (int p = 0; p < PLACES; ++p) loaded[d][p] = Load::load(from[p] + c * PER_C);
-      }
-#pragma unroll
-      for (int d = 0; d < DEPTH; ++d) {
-        const int c = (step + d) * GROUPS + group;
-        if (c >= G::C_IN || group >= GROUPS) continue;
-#pragma unroll
-        for (int p = 0; p < PLACES; ++p) {
-          products[p] += shared.sums[c * G::SUMS + sum_of[p]] * static_cast<Sum>(loaded[d][p]);
-        }
-      }
-    }
-    if (group < GROUPS) {
-#pragma unroll
-      for (int p = 0; p < PLACES; ++p) {
-        shared.products[(group * PLACES + p) * ACROSS + thread % ACROSS] = products[p];
-      }
-    }
+  for (i64 first = 0; first < L::PER_C; first += L::ROUND) {
+    multiply_round<G, THREADS, TAPS, Load>(shared, weights, first);
     __syncthreads();
-    const i64 end = min(PER_C, first + ACROSS * PLACES);
-    for (int k = static_cast<int>(first / TAPS) + thread; k < G::C_OUT && static_cast<i64>(k) * TAPS < end;
-         k += THREADS) {
-      const i64 k_first = static_cast<i64>(k) * TAPS;
-      Sum sum = k_first < first ? shared.channels[k] : Sum(0);
-      for (i64 place = max(first, k_first); place < min(end, k_first + TAPS); ++place) {
-        const int at = static_cast<int>(place - first);
-        for (int g = 0; g < GROUPS; ++g) sum += shared.products[g * PLACES * ACROSS + at];
-      }
-      shared.channels[k] = sum;
-    }
+    add_round<G, THREADS, TAPS>(shared, first);
     __syncthreads();
   }
 }

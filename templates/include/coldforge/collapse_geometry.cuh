@@ -97,9 +97,9 @@ struct CollapseWorkspace {
           256 * 256;
     folded = reinterpret_cast<float*>(at);
   }
-  // The partial sums of a segment of plane `plane` (n * C_IN + c).
-  __device__ __forceinline__ typename G::Partial* segment(i64 plane, int index) const {
-    return partials + (plane * G::SEGMENTS + index) * G::COLUMN_SUMS;
+  // The partial sums of plane `plane` (n * C_IN + c): for each of COLUMN_SUMS, the SEGMENTS side by side.
+  __device__ __forceinline__ typename G::Partial* segments(i64 plane) const {
+    return partials + plane * (G::COLUMN_SUMS * G::SEGMENTS);
   }
   // The folded weights of a plane's input channel, for its sample: C_OUT of them.
   __device__ __forceinline__ float* weights(i64 plane) const { return folded + plane * G::C_OUT; }

@@ -24,10 +24,12 @@ struct ColumnSums {
       if (G::column_meets(column, lane + i * WARP, sizes)) at[i] += sum;
     }
   }
+  // `to` is where the segment of the first column lies.
   __device__ __forceinline__ void store(typename G::Partial* to, int lane) const {
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-      if (lane + i * WARP < G::COLUMN_SUMS) to[lane + i * WARP] = at[i];
+      const int column = lane + i * WARP;
+      if (column < G::COLUMN_SUMS) to[column * G::SEGMENTS] = at[i];
     }
   }
 };
@@ -102,17 +104,18 @@ __device__ __forceinline__ void stream_part(const typename G::Element* x,
     add_run<G::Config::VEC, G::Config::UNROLL, typename G::Load>(adder, at + begin, end - begin, AllColumns(),
                                                                  lane);
     const auto sum = lanes_sum<WARP>(adder.result());
-    ColumnSums<G>(sum).store(workspace.segment(plane, part), lane);
+    ColumnSums<G>(sum).store(workspace.segments(plane) + part, lane);
   } else {
     const i64 rows = G::inner_rows(sizes), share = (rows + G::SPLIT - 1) / G::SPLIT;
     const i64 begin = min(rows, part * share), end = min(rows, begin + share);
     row_sums<G>(at + (G::Problem::TOP + begin) * sizes.W, end - begin, sizes, lane)
-        .store(workspace.segment(plane, part), lane);
+        .store(workspace.segments(plane) + part, lane);
 #pragma unroll 1
     for (int index = part; index < G::BORDER_ROWS; index += G::SPLIT) {
       const i64 row = G::border_row(index, sizes);
       if (row < 0) continue;
-      row_sums<G>(at + row * sizes.W, 1, sizes, lane).store(workspace.segment(plane, G::SPLIT + index), lane);
+      row_sums<G>(at + row * sizes.W, 1, sizes, lane)
+          .store(workspace.segments(plane) + G::SPLIT + index, lane);
     }
   }
 }

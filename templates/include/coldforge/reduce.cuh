@@ -49,6 +49,7 @@ __device__ __forceinline__ float block_reduce(float value, float* scratch) {
 template <int THREADS, class Op, class T, class Map>
 __device__ __forceinline__ float reduce_values(const T* values, int count, float* scratch, Map map) {
   float mine = Op::start();
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < count; i += THREADS) {
     mine = Op::both(mine, map(static_cast<float>(values[i])));
   }

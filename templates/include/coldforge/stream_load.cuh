@@ -58,6 +58,13 @@ __device__ __forceinline__ void load_no_allocate(unsigned short& word, const voi
   asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(word) : "l"(from));
 }
 
+#else
+
+template <class Word>
+inline void load_no_allocate(Word& word, const void* from) {
+  word = *static_cast<const Word*>(from);
+}
+
 #endif  // __CUDACC__
 
 // Leaves no line in the L1 cache.
