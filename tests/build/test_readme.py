@@ -16,16 +16,28 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("codegen", "templates", "tuner", "generated")
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Fewer trials than the README names: the command is what is tested here, not the search.
-SHORTER = {"--trials 40": "--trials 2"}
+SHORTER = {"--trials 40": "--trials 2", "--trials 12": "--trials 3"}
+_FILE = re.compile(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OWN = "## Bring your own operator\n"
 
 
-def _blocks(language: str) -> list[str]:
-    return [text for kind, text in _BLOCK.findall((ROOT / "README.md").read_text()) if kind == language]
+def _section() -> str:
+    """The section whose blocks belong together."""
+    _, _, rest = (ROOT / "README.md").read_text().partition(OWN)
+    assert rest
+    return rest.partition("\n## ")[0]
+
+
+def _blocks(language: str, text: str | None = None) -> list[str]:
+    """The code blocks of a language: of a text, or of all of the README but that section."""
+    text = (ROOT / "README.md").read_text().replace(_section(), "") if text is None else text
+    return [text for kind, text in _BLOCK.findall(text) if kind == language]
 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A copy of the files that git does not ignore, importable as `coldforge`, with its own state folder."""
+    """An empty folder to work in, and an environment with a copy of the files that git does not ignore,
+    importable as `coldforge`, with its own state folder."""
     folder = tmp_path_factory.mktemp("readme")
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -39,18 +51,19 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         if source.is_file():
             (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "tree" / name).write_bytes(source.read_bytes())
+    (folder / "user").mkdir()
     (folder / "site" / "coldforge").mkdir(parents=True)
     for package in PACKAGES:
         (folder / "site" / "coldforge" / package).symlink_to(folder / "tree" / package)
     env = {**os.environ, "PYTHONPATH": str(folder / "site"), "COLDFORGE_HOME": str(folder / "home")}
-    return folder / "tree", env
+    return folder / "user", env
 
 
 def _python(code: str, checkout: tuple[Path, dict[str, str]], *arguments: str) -> str:
-    tree, env = checkout
+    folder, env = checkout
     command = [sys.executable, "-W", "error::UserWarning", "-c", code, *arguments]
     done = subprocess.run(
-        command, cwd=tree, env=env, capture_output=True, text=True, timeout=280, check=False
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -62,15 +75,52 @@ def test_python(block: str, checkout: tuple[Path, dict[str, str]]) -> None:
     _python(block, checkout)
 
 
-@pytest.mark.build
-def test_console(checkout: tuple[Path, dict[str, str]]) -> None:
-    lines = [line for block in _blocks("console") for line in block.splitlines()]
-    commands = [line.removeprefix("$ coldforge ") for line in lines if line.startswith("$ coldforge ")]
-    assert len(commands) >= 8
+def _commands(text: str | None = None) -> list[str]:
+    lines = [line for block in _blocks("console", text) for line in block.splitlines()]
+    return [line.removeprefix("$ coldforge ") for line in lines if line.startswith("$ coldforge ")]
+
+
+def _run(commands: list[str], checkout: tuple[Path, dict[str, str]]) -> None:
     for command in commands:
         for long, short in SHORTER.items():
             command = command.replace(long, short)
         _python("from coldforge.tuner.cli import main; main()", checkout, *shlex.split(command))
+
+
+@pytest.mark.build
+def test_console(checkout: tuple[Path, dict[str, str]]) -> None:
+    commands = _commands()
+    assert len(commands) >= 8
+    _run(commands, checkout)
+
+
+ALONE = """
+import sys
+assert not [name for name in sys.modules if name.split(".")[0] == "coldforge"], "the package needs coldforge"
+from coldforge.generated import conv2d_divide_leaky_relu
+assert conv2d_divide_leaky_relu(torch.randn(4, 8, 64, 64), torch.randn(64, 8, 3, 3), None).shape[1] == 64
+assert rms_norm(x[:5], weight).shape == (5, 1024)
+assert not [name for name in sys.modules if name.startswith(("coldforge.tuner", "coldforge.codegen"))]
+"""
+
+
+@pytest.mark.build
+def test_an_operator_of_ones_own(checkout: tuple[Path, dict[str, str]]) -> None:
+    folder, env = checkout
+    section = _section()
+    files = dict(_FILE.findall(section))
+    lines = [line for text in files.values() for line in text.splitlines() if line.strip()]
+    assert len(files) == 4
+    assert len(lines) <= 15
+    assert max(map(len, lines)) <= 110
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    _run(_commands(section), checkout)
+    used = _blocks("python", section)[-1]
+    assert "my_norms" in used
+    env = {**env, "PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(folder / "norms")])}
+    _python(used + ALONE, (folder, env))
 
 
 def test_make_targets_exist() -> None:
