@@ -33,7 +33,8 @@ def family_in_full(doc: Mapping[str, Any], folder: Path, where: str) -> dict[str
         DeclarationError: a part from which a default follows is malformed.
     """
     full = dict(doc)
-    full.setdefault("family", _folder_name(folder, where))
+    if "family" not in full:
+        full["family"] = _folder_name(folder, where)
     if "summary" not in full:
         full["summary"] = str(full["family"]).replace("_", " ")
     tensors = declare.check_named(doc["tensors"], f"{where}: tensors")
@@ -72,7 +73,9 @@ def _folder_name(folder: Path, where: str) -> str:
 
 def _output(value: Any, where: str) -> Any:
     """``{y: [rows, columns]}`` as ``{name: y, shape: [rows, columns]}``."""
-    if not isinstance(value, dict) or {"name", "shape"} & set(value):
+    if not isinstance(value, dict):
+        raise DeclarationError(f"{where}: expected a mapping, {{NAME: [SIZE, ...]}}, got {value!r:.60}")
+    if {"name", "shape"} & set(value):
         return value
     if len(value) != 1:
         raise DeclarationError(f"{where}: expected one output, {{NAME: [SIZE, ...]}}, got {len(value)}")
