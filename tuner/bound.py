@@ -11,12 +11,23 @@ and after each step f of the epilogue, on a value v that may be off by b, by
     max(|f(v + b) - f(v)|, |f(v - b) - f(v)|) + r(f) * eps(p) * |f(v)|
 
 (a reduction grows with each value it reduces, so the same form bounds it, with all of them off at once; what
-it is off by itself follows the number and the size of what it adds up: `templates/reductions.py`).
+it is off by itself follows the number and the size of what it adds up: `templates/reductions.py`). A
+reduction of one value is no arithmetic.
 
 sqrt(K) is how rounding errors of a sum grow when they are independent; m makes the bound follow the terms,
 so that it is as tight where an image is dark as where it is bright. r is what the step itself may be off by:
 where f is flat (the minimum of mish) nothing else is left of the bound. Where the reference is infinite or
 NaN, nothing else is allowed.
+
+K counts what a good algorithm adds up, not what the definition does. For a transposed convolution and the
+mean over its output (family conv_transpose2d_mean) this is the collapsed form, so for fp32
+
+    b = 2 * 2^-24 * sqrt(C_in * R * S + 3) * m,   m = sum |x * w| / (H_out * W_out) + |conv_bias|
+
+which does not grow with H * W: a plane summed in pairs, compensated or in double is off by about one
+rounding however large it is, while a sum in one sequence, on data that are all alike (mean 1e4, spread 1e-2),
+is off by a share of its H * W terms, since each addition is rounded the same way. The judge is the definition
+itself in float64, not the collapsed form; only m is computed by that.
 """
 
 from __future__ import annotations
@@ -146,8 +157,8 @@ def _expect_part(
     eps = PRECISIONS[precision]
     v = problem.linear_reference(wide)
     magnitude = problem.magnitude(wide)
-    if magnitude is None:  # the family gives no terms: take the largest output for the scale of all
-        magnitude = v.abs().nan_to_num(0.0, 0.0, 0.0).amax().expand_as(v)
+    if magnitude is None:
+        magnitude = _usual_magnitude(problem, wide, v)
     slack = magnitude * (CONSTANTS[precision] * eps * math.sqrt(problem.reduction_length))
     roles = roles_of(problem.operator.family)
     for step in problem.steps:
@@ -170,17 +181,26 @@ def _expect_part(
     return exact, torch.nextafter(allowed.float(), torch.full((), math.inf, device=v.device))
 
 
+def _usual_magnitude(problem: Problem, wide: Mapping[str, torch.Tensor], v: torch.Tensor) -> torch.Tensor:
+    """Where the family gives no terms: one scale for all, the largest of the outputs and of those that the
+    inputs' absolute values have, in which a sum does not cancel."""
+    positive = problem.linear_reference({name: value.abs() for name, value in wide.items()})
+    largest = [one.abs().nan_to_num(0.0, 0.0, 0.0).amax() for one in (v, positive)]
+    return torch.maximum(*largest).expand_as(v)
+
+
 def _own_rounding(step: EpilogueStep, v: torch.Tensor, exact: torch.Tensor, roles: Roles) -> torch.Tensor:
     """What a step itself may be off by, in units of eps: see the table of operations, and of reductions."""
     if not step.is_reduction:
         return exact.abs() * STEP_ROUNDINGS.get(step.op, LIBRARY_ROUNDINGS)
-    row = REDUCTIONS[step.op]
+    row, axes = REDUCTIONS[step.op], reduced_axes(step, roles)
+    count = math.prod(v.shape[axis] for axis in axes)
     if row.scale == "result":
-        return (exact.abs() + 1) * row.roundings
+        return (exact.abs() + 1 + math.log(count)) * row.roundings
     if row.scale == "none":
         return torch.zeros_like(exact)
-    axes = reduced_axes(step, roles)
-    count = math.prod(v.shape[axis] for axis in axes)
+    if count == 1:
+        return torch.zeros_like(exact)
     return row.reference(v.abs(), axes, step.keepdim) * (row.roundings * math.sqrt(count))
 
 

@@ -139,26 +139,29 @@ def build_checks(device: Device, problem: Problem, precision: str, seed: int = 0
             the data: such a check would pass a kernel that ignores them.
         DeclarationError: The family asks for a kind of inputs that there is not.
     """
-    wanted, shapes = workload_kinds(problem), ragged_problems(problem)
-    left_out = _indifferent_kinds(device, max(shapes, key=elements), precision, seed)
-    kinds = [kind for kind in ragged_kinds(problem) if kind not in left_out]
+    wanted, least = workload_kinds(problem), _least_move(precision)
+    telling = _telling_shapes(device, problem, precision, seed)
+    left_out = [kind for kind, shapes in telling.items() if not shapes]
     workload: list[Check] = []
     # Whether a kind tells anything may depend on the size (a mean over more pixels moves less): asked again
     # at the workload, of one sample.
-    for kind in (kind for kind in wanted if kind in kinds):
+    for kind in (kind for kind in wanted if kind not in left_out):
         check = build_check(device, problem, kind, precision, seed)
-        if _moved_by(device, check, seed + 1) >= _least_move(precision):
+        if _moved_by(device, check, seed + 1) >= least:
             workload.append(check)
         else:
-            left_out.append(kind)
+            left_out.append(f"{kind} at the workload")
     if not workload:
-        names = ", ".join(kind for kind in wanted if kind in left_out)
         raise InputError(
             f"{problem.operator.name} at {describe(problem)}: its output hardly changes when the data do (on "
-            f"inputs of kind {names}), so a wrong kernel would pass; choose scalars that do not hide the "
-            "data, or other workload_inputs in the family's declaration"
+            f"inputs of kind {', '.join(wanted)}), so a wrong kernel would pass; choose scalars that do not "
+            "hide the data, or other workload_inputs in the family's declaration"
         )
-    ragged = [build_check(device, shape, kind, precision, seed) for kind in kinds for shape in shapes]
+    ragged = [
+        build_check(device, shape, kind, precision, seed)
+        for kind, shapes in telling.items()
+        for shape in shapes
+    ]
     beside = ragged_workload(problem)
     near = () if beside is None else (build_check(device, beside, workload[0].kind, precision, seed),)
     return Checks(tuple(ragged), tuple(workload), near, tuple(left_out))
@@ -178,18 +181,26 @@ def _moved_by(device: Device, check: Check, seed: int) -> float:
     return moved_by(part, expected, reference_of(part, inputs, part.scalars))
 
 
-def _indifferent_kinds(device: Device, problem: Problem, precision: str, seed: int) -> list[str]:
-    data = problem.tensors[0].name
-    found = []
-    for kind in ragged_kinds(problem):
-        tensors = {n: t.to(device.torch_device) for n, t in draw(problem, kind, seed).items()}
-        other = {**tensors, data: draw(problem, kind, seed + 1)[data].to(device.torch_device)}
-        expected = expect(problem, tensors, problem.scalars, precision)
-        if moved_by(problem, expected, reference_of(problem, other, problem.scalars)) < _least_move(
-            precision
-        ):
-            found.append(kind)
-    return found
+def _telling_shapes(
+    device: Device, problem: Problem, precision: str, seed: int
+) -> dict[str, tuple[Problem, ...]]:
+    """For each kind of inputs the ragged shapes at which the output depends on the data: all of them where it
+    does at the largest, else each is asked."""
+    data, shapes, least = problem.tensors[0].name, ragged_problems(problem), _least_move(precision)
+
+    def tells(kind: str, shape: Problem) -> bool:
+        tensors = {n: t.to(device.torch_device) for n, t in draw(shape, kind, seed).items()}
+        other = {**tensors, data: draw(shape, kind, seed + 1)[data].to(device.torch_device)}
+        expected = expect(shape, tensors, shape.scalars, precision)
+        return moved_by(shape, expected, reference_of(shape, other, shape.scalars)) >= least
+
+    largest = max(shapes, key=elements)
+    return {
+        kind: shapes
+        if tells(kind, largest)
+        else tuple(s for s in shapes if s is not largest and tells(kind, s))
+        for kind in ragged_kinds(problem)
+    }
 
 
 def verify(
