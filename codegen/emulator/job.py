@@ -96,7 +96,7 @@ class Call:
         sizes: the run-time sizes, in order.
         scalars: the run-time scalars, in order.
         order: which threads and blocks go first: "forward", "reverse" or "shuffle:<seed>".
-        time_limit_s: seconds it may take.
+        time_limit_s: seconds of processor time it may take.
     """
 
     launch: Launch

@@ -71,7 +71,7 @@ def emulate_variant(
         problems: Problems of one specialisation, each with its input tensors by name.
         build: "plain", "asan" or "race".
         orders: "forward", "reverse", "shuffle:<seed>".
-        time_limit_s: Seconds that each run may take.
+        time_limit_s: Seconds of processor time that each run may take.
         cache: Where compiled kernels are kept; the settings' home when not given.
 
     Returns:

@@ -19,18 +19,16 @@ Thread* first_in(State state) {
 // Everybody who can come is here: were all of them meant to?
 void check_complete() {
   const Thread* first = first_in(State::AT_BARRIER);
-  Finding finding = {"divergent_barrier", "some threads of the block have ended without this barrier"};
+  Finding finding = {"missed_barrier", ""};
   finding.actor = {current_block, first->id, 0, first->site};
   if (live < block_threads) {
-    finding.kind = "missed_barrier";
-    const Thread* gone = first_in(State::DONE);
-    finding.other = {current_block, gone->id, 0, {nullptr, 0, 0}};
+    finding.other = {current_block, first_in(State::DONE)->id, 0, {nullptr, 0, 0}};
     report_and_stop(finding);
   }
+  finding.kind = "divergent_barrier";
   for (int i = 0; i < block_threads; ++i) {
     const Thread& thread = threads[static_cast<size_t>(i)];
     if (thread.site.id == first->site.id) continue;
-    finding.detail = "threads of one block wait at two barriers";
     finding.other = {current_block, thread.id, 0, thread.site};
     report_and_stop(finding);
   }

@@ -60,7 +60,7 @@ void resume(Thread& thread) {
     if (thread.state != first->state || thread.site.id != first->site.id) second = &thread;
     if (second != nullptr) break;
   }
-  Finding finding = {"deadlock", "every thread that is left waits for others"};
+  Finding finding = {"deadlock", ""};
   finding.actor = {current_block, first->id, 0, first->site};
   if (second != nullptr) finding.other = {current_block, second->id, 0, second->site};
   report_and_stop(finding);
@@ -115,7 +115,7 @@ void run_kernel(const Geometry& geometry, const EmulatorEntry& entry, const void
     current_block = block;
     set_triple(variables.block_index, block, 0);
     poison_shared();
-    begin_block_order();
+    begin_block_order(block);
     const auto turns =
         ordered<int>(static_cast<size_t>(block_threads), order, static_cast<uint64_t>(block) + 1);
     for (const int turn : turns) threads[static_cast<size_t>(turn)].state = State::READY;

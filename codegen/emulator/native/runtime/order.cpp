@@ -45,12 +45,15 @@ bool is_published(const Record& record, const std::vector<Acquired>& acquired) {
   return false;
 }
 
-// The end of a block is where the next one starts; a record's block is the one whose start is the last
-// before it.
-std::vector<uint32_t> starts;
+struct Start {
+  uint32_t clock;
+  int64_t block;
+};
+std::vector<Start> starts;  // of this kernel's blocks so far, in order
 
-uint32_t start_of_block_at(uint32_t clock) {
-  return *(std::upper_bound(starts.begin(), starts.end(), clock) - 1);
+const Start& start_before(uint32_t clock) {
+  const auto later = [](uint32_t value, const Start& start) { return value < start.clock; };
+  return *(std::upper_bound(starts.begin(), starts.end(), clock, later) - 1);
 }
 
 }  // namespace
@@ -66,7 +69,7 @@ void Published::join(const Published& other) {
 }
 
 bool Published::covers(const Record& record) const {
-  if (record.clock < block_start || start_of_block_at(record.clock) != block_start) return false;
+  if (record.clock < block_start || start_before(record.clock).clock != block_start) return false;
   if (record.clock < everyone) return true;
   const auto found = threads.find(record.thread);
   return found != threads.end() && record.clock < found->second;
@@ -75,12 +78,12 @@ bool Published::covers(const Record& record) const {
 void begin_kernel_order() {
   kernel_started = tick();
   published.clear();
-  starts.assign(1, kernel_started);
+  starts.assign(1, {kernel_started, -1});
 }
 
-void begin_block_order() {
+void begin_block_order(int64_t block) {
   block_started = barrier_passed = tick();
-  starts.push_back(block_started);
+  starts.push_back({block_started, block});
   block_fenced = {};
   block_acquired.clear();
   for (int id = 0; id < block_threads; ++id) {
@@ -160,6 +163,8 @@ bool precedes_now(const Record& record) {
   if (record.clock < kernel_started) return true;
   return is_published(record, thread.knowledge.acquired) || is_published(record, block_acquired);
 }
+
+int64_t block_at(uint32_t clock) { return clock < kernel_started ? -1 : start_before(clock).block; }
 
 uint32_t block_start() { return block_started; }
 

@@ -43,7 +43,7 @@ struct Knowledge {
 };
 
 void begin_kernel_order();
-void begin_block_order();
+void begin_block_order(int64_t block);
 void order_by_barrier();
 void order_by_meet(int warp, unsigned lanes);
 void order_by_fence();
@@ -51,6 +51,9 @@ void order_by_atomic(const void* address);
 
 // Whether `record` precedes what the current thread does now.
 bool precedes_now(const Record& record);
+
+// The block that ran at that time.
+int64_t block_at(uint32_t clock);
 
 // When the current block started: older records of shared memory are of other blocks, and mean nothing.
 uint32_t block_start();

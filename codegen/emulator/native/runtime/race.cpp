@@ -36,7 +36,7 @@ struct Check {
 
   void report_race(const char* detail, const Record& old) const {
     Finding found = finding("race", detail);
-    found.other = {old.clock >= block_start() ? current_block : -1, old.thread, old.pc + code_base(), {}};
+    found.other = {block_at(old.clock), old.thread, old.pc + code_base(), {}};
     report(found);
   }
 
@@ -48,7 +48,7 @@ struct Check {
     const Record& old = cell.write;
     if (!is_there(old)) {
       const bool written = region.role != Role::SHARED && offset + bytes <= region.initialised;
-      if (access.reads && !written) report(finding("uninitialised", "nobody has written what is read here"));
+      if (access.reads && !written) report(finding("uninitialised", ""));
       return;
     }
     if (old.under_way) {

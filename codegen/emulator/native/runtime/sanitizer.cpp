@@ -31,7 +31,7 @@ extern "C" void __asan_on_error() {
   }
   finding.bytes = static_cast<int>(__asan_get_report_access_size());
   finding.write = __asan_get_report_access_type() != 0;
-  finding.actor = here(reinterpret_cast<uintptr_t>(__asan_get_report_pc()));
+  finding.actor = here(reinterpret_cast<uintptr_t>(__asan_get_report_pc()) - 1);
   report_and_stop(finding);
 }
 

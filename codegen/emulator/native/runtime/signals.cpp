@@ -31,11 +31,11 @@ bool is_in_stack_guard(const char* address) {
 }
 
 void on_signal(int number, siginfo_t* info, void* context) {
-  Finding finding = {"crash", "the access is to no memory of this kernel"};
+  Finding finding = {"crash", "no array is near this address"};
   finding.actor = here(program_counter(context));
-  if (number == SIGALRM) {
+  if (number == SIGPROF) {
     finding.kind = "time_limit";
-    finding.detail = "the kernel did not end; this is where it was";
+    finding.detail = "where it was then";
   } else if (number == SIGFPE) {
     finding.kind = "undefined";
     finding.detail = "integer division by zero";
@@ -65,7 +65,7 @@ void catch_signals() {
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigfillset(&action.sa_mask);
-  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM}) sigaction(number, &action, nullptr);
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF}) sigaction(number, &action, nullptr);
 }
 
 void limit_time(double seconds) {
@@ -73,7 +73,7 @@ void limit_time(double seconds) {
   timer.it_value.tv_sec = static_cast<time_t>(seconds);
   timer.it_value.tv_usec =
       static_cast<suseconds_t>((seconds - static_cast<double>(timer.it_value.tv_sec)) * 1e6);
-  setitimer(ITIMER_REAL, &timer, nullptr);
+  setitimer(ITIMER_PROF, &timer, nullptr);
 }
 
 }  // namespace emulator

@@ -6,7 +6,7 @@ namespace emulator {
 
 void catch_signals();
 
-// From now on a call may take this long; 0 takes the limit away.
+// From now on a call may take this much processor time; 0 takes the limit away.
 void limit_time(double seconds);
 
 }  // namespace emulator

@@ -4,10 +4,12 @@
 #pragma once
 
 #define __syncthreads() emulator_barrier(COLDFORGE_EMULATOR_SITE)
-#define __syncthreads_count(predicate) \
-  emulator_barrier_reduce(COLDFORGE_EMULATOR_SITE, EMULATOR_COUNT, predicate)
-#define __syncthreads_and(predicate) emulator_barrier_reduce(COLDFORGE_EMULATOR_SITE, EMULATOR_AND, predicate)
-#define __syncthreads_or(predicate) emulator_barrier_reduce(COLDFORGE_EMULATOR_SITE, EMULATOR_OR, predicate)
+// An argument may hold commas that are not in parentheses: those of template arguments.
+#define COLDFORGE_BARRIER(OPERATION, ...) \
+  emulator_barrier_reduce(COLDFORGE_EMULATOR_SITE, OPERATION, (__VA_ARGS__) != 0)
+#define __syncthreads_count(...) COLDFORGE_BARRIER(EMULATOR_COUNT, __VA_ARGS__)
+#define __syncthreads_and(...) COLDFORGE_BARRIER(EMULATOR_AND, __VA_ARGS__)
+#define __syncthreads_or(...) COLDFORGE_BARRIER(EMULATOR_OR, __VA_ARGS__)
 
 inline void __threadfence_block() { emulator_fence(EMULATOR_FENCE_BLOCK); }
 inline void __threadfence() { emulator_fence(EMULATOR_FENCE_DEVICE); }
@@ -105,8 +107,8 @@ unsigned match_any(EmulatorSite site, unsigned mask, T value) {
   return equal;
 }
 
-template <class T, class Combine>
-T reduce(EmulatorSite site, unsigned mask, T value, Combine combine) {
+template <class Combine, class T>
+T reduce(EmulatorSite site, Combine combine, unsigned mask, T value) {
   return Meet<T>(site, mask, value).combined(combine);
 }
 
@@ -121,12 +123,13 @@ T reduce(EmulatorSite site, unsigned mask, T value, Combine combine) {
 #define __all_sync(...) coldforge_emulator::all(COLDFORGE_EMULATOR_SITE, __VA_ARGS__)
 #define __any_sync(...) coldforge_emulator::any(COLDFORGE_EMULATOR_SITE, __VA_ARGS__)
 #define __match_any_sync(...) coldforge_emulator::match_any(COLDFORGE_EMULATOR_SITE, __VA_ARGS__)
-#define COLDFORGE_REDUCE(mask, value, expression)                  \
-  coldforge_emulator::reduce(COLDFORGE_EMULATOR_SITE, mask, value, \
-                             [](auto a, auto b) { return static_cast<decltype(a)>(expression); })
-#define __reduce_add_sync(mask, value) COLDFORGE_REDUCE(mask, value, a + b)
-#define __reduce_min_sync(mask, value) COLDFORGE_REDUCE(mask, value, b < a ? b : a)
-#define __reduce_max_sync(mask, value) COLDFORGE_REDUCE(mask, value, a < b ? b : a)
-#define __reduce_and_sync(mask, value) COLDFORGE_REDUCE(mask, value, a& b)
-#define __reduce_or_sync(mask, value) COLDFORGE_REDUCE(mask, value, a | b)
-#define __reduce_xor_sync(mask, value) COLDFORGE_REDUCE(mask, value, a ^ b)
+#define COLDFORGE_REDUCE(EXPRESSION, ...)                                                           \
+  coldforge_emulator::reduce(                                                                       \
+      COLDFORGE_EMULATOR_SITE, [](auto a, auto b) { return static_cast<decltype(a)>(EXPRESSION); }, \
+      __VA_ARGS__)
+#define __reduce_add_sync(...) COLDFORGE_REDUCE(a + b, __VA_ARGS__)
+#define __reduce_min_sync(...) COLDFORGE_REDUCE(b < a ? b : a, __VA_ARGS__)
+#define __reduce_max_sync(...) COLDFORGE_REDUCE(a < b ? b : a, __VA_ARGS__)
+#define __reduce_and_sync(...) COLDFORGE_REDUCE(a& b, __VA_ARGS__)
+#define __reduce_or_sync(...) COLDFORGE_REDUCE(a | b, __VA_ARGS__)
+#define __reduce_xor_sync(...) COLDFORGE_REDUCE(a ^ b, __VA_ARGS__)
