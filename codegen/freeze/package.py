@@ -19,6 +19,7 @@ from ..atomic import replace_tree, write_bytes
 from ..catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from ..dtypes import PRECISIONS, dtype_named
 from ..errors import ColdforgeError, InputError
+from ..reference_file import check_portable
 from .manifest import FORMAT, checks_of, entries_of, to_json
 from .signature import Signature
 from .table import cuda_major, render_table
@@ -103,7 +104,8 @@ def freeze(
         declared: the declarations; the built-in ones when not given.
 
     Raises:
-        InputError: a winner that is not declared (any more), two of the same key, or a bad namespace.
+        InputError: a winner that is not declared (any more), two of the same key, a reference that imports
+            files of its own, or a bad namespace.
         ColdforgeError: the files cannot be written.
     """
     check_namespace(namespace)
@@ -115,6 +117,8 @@ def freeze(
     if len({w.key for w in ordered}) != len(ordered):
         raise InputError("two winners have the same key; merge them before they are frozen")
     signatures = [Signature(known.operator(name)) for name in sorted({w.operator for w in ordered})]
+    for signature in signatures:
+        check_portable(signature.family.reference_file)
     files = _package_files(ordered, signatures, namespace, known)
     manifest = _manifest(ordered, signatures, namespace, known, files)
     changed = _write_tree(out_dir, {**files, "manifest.json": manifest}, namespace)
