@@ -12,8 +12,7 @@ namespace coldforge {
 
 __host__ __device__ constexpr int smaller_of(int a, int b) { return a < b ? a : b; }
 
-// How many weights a thread of the finish has on their way at once, in groups of at most PLACES for different
-// places of a channel.
+// How many values a thread of the finish has on their way at once.
 constexpr int FINISH_LOADS = 32;
 
 template <class G, int THREADS>
@@ -28,21 +27,21 @@ struct FinishShared {
   u32 completed[4];                // which samples this block has to finish
 };
 
-// Combines a sample's partial sums. LANES neighbouring threads, a team, share the parts of one; a team has
-// BATCH of them on their way at once. False if the sum of some inner rows is not finite.
+// Combines the partial sums of a sample's inner rows. LANES neighbouring threads, a team, share the parts of
+// one sum; a team has BATCH of them on their way at once. False if one of them is not finite.
 template <class G, int THREADS>
-__device__ __forceinline__ bool combine_sums(FinishShared<G, THREADS>& shared,
-                                             const CollapseWorkspace<G>& workspace, i64 n,
-                                             const CollapseSizes& sizes) {
+__device__ __forceinline__ bool combine_inner_rows(FinishShared<G, THREADS>& shared,
+                                                   const typename G::Partial* partials) {
   using Sum = typename G::Sum;
-  constexpr int LANES = smaller_of(32, G::SPLIT), TEAMS = THREADS / LANES;
-  constexpr int ENTRIES = G::C_IN * G::COLUMN_SUMS, BATCH = smaller_of(8, (ENTRIES + TEAMS - 1) / TEAMS);
+  constexpr int LANES = smaller_of(32, G::SPLIT), TEAMS = THREADS / LANES, ENTRIES = G::C_IN * G::COLUMN_SUMS;
+  constexpr int BATCH =
+      smaller_of(smaller_of(8, FINISH_LOADS / (G::SPLIT / LANES)), (ENTRIES + TEAMS - 1) / TEAMS);
   constexpr bool EVEN = ENTRIES % (TEAMS * BATCH) == 0;
   const int lane = static_cast<int>(threadIdx.x) % LANES, team = static_cast<int>(threadIdx.x) / LANES;
   bool finite = true;
 #pragma unroll 1
   for (int first = team; first - team < ENTRIES; first += TEAMS * BATCH) {
-    const auto* from = workspace.segments(n * G::C_IN) + static_cast<i64>(first) * G::SEGMENTS;
+    const auto* from = partials + static_cast<i64>(first) * G::SEGMENTS + lane;
     Sum totals[BATCH];
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
@@ -50,28 +49,51 @@ __device__ __forceinline__ bool combine_sums(FinishShared<G, THREADS>& shared,
       if (!EVEN && first + b * TEAMS >= ENTRIES) continue;
 #pragma unroll
       for (int part = 0; part < G::SPLIT; part += LANES) {
-        totals[b] += static_cast<Sum>(load_written(from + lane + (b * TEAMS * G::SEGMENTS + part)));
+        totals[b] += static_cast<Sum>(load_written(from + (b * TEAMS * G::SEGMENTS + part)));
       }
     }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
-      const Sum inner = lanes_sum<LANES>(totals[b]);
+      const Sum sum = lanes_sum<LANES>(totals[b]);
       const int entry = first + b * TEAMS;
-      if (!EVEN && entry >= ENTRIES) continue;
-      const int c = entry / G::COLUMN_SUMS, s = entry % G::COLUMN_SUMS;
-      finite = finite && isfinite(inner);
-      for (int r = lane; r < G::ROW_SUMS; r += LANES) {
-        Sum sum = inner;
-        for (int index = 0; index < G::BORDER_ROWS; ++index) {
-          const i64 row = G::border_row(index, sizes);
-          if (row < 0 || !G::row_meets(row, r, sizes)) continue;
-          sum += static_cast<Sum>(load_written(from + (b * TEAMS * G::SEGMENTS + G::SPLIT + index)));
-        }
-        shared.sums[(c * G::ROW_SUMS + r) * G::COLUMN_SUMS + s] = sum;
-      }
+      finite = finite && isfinite(sum);
+      if (lane == 0 && (EVEN || entry < ENTRIES)) shared.sums[G::sum_of(entry, 0)] = sum;
     }
   }
   return finite;
+}
+
+// Adds the sums of the border rows to those of the inner rows, for each kernel row that they meet.
+template <class G, int THREADS>
+__device__ __forceinline__ void add_border_rows(FinishShared<G, THREADS>& shared,
+                                                const typename G::Partial* partials,
+                                                const CollapseSizes& sizes) {
+  using Sum = typename G::Sum;
+  constexpr int AT_ONCE = smaller_of(4, G::BORDER_ROWS);
+#pragma unroll 1
+  for (int entry = static_cast<int>(threadIdx.x); entry < G::C_IN * G::COLUMN_SUMS; entry += THREADS) {
+    const auto* from = partials + static_cast<i64>(entry) * G::SEGMENTS + G::SPLIT;
+    const Sum inner = shared.sums[G::sum_of(entry, 0)];
+#pragma unroll 1
+    for (int r = 1; r < G::R; ++r) shared.sums[G::sum_of(entry, r)] = inner;
+#pragma unroll 1
+    for (int first = 0; first < G::BORDER_ROWS; first += AT_ONCE) {
+      Sum loaded[AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        loaded[i] = static_cast<Sum>(load_written(from + min(first + i, G::BORDER_ROWS - 1)));
+      }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const i64 row = first + i < G::BORDER_ROWS ? G::border_row(first + i, sizes) : -1;
+        if (row < 0) continue;
+#pragma unroll 1
+        for (int r = 0; r < G::R; ++r) {
+          if (G::row_meets(row, r, sizes)) shared.sums[G::sum_of(entry, r)] += loaded[i];
+        }
+      }
+    }
+  }
 }
 
 struct PlainWeights {
@@ -102,7 +124,7 @@ struct ProductLayout {
   // Where the sum lies that belongs to a place, among those of its channel.
   __device__ __forceinline__ static int sum_at(i64 place) {
     const int tap = static_cast<int>(place % TAPS);
-    return (G::ROW_SUMS > 1 ? tap / G::S : 0) * G::COLUMN_SUMS + (G::COLUMN_SUMS > 1 ? tap % G::S : 0);
+    return G::sum_of(G::COLUMN_SUMS > 1 ? tap % G::S : 0, G::ROW_SUMS > 1 ? tap / G::S : 0);
   }
 };
 
@@ -198,7 +220,12 @@ __device__ __forceinline__ void sum_sample(FinishShared<G, THREADS>& shared,
                                            const CollapseWorkspace<G>& workspace,
                                            const typename G::Element* weight, i64 n,
                                            const CollapseSizes& sizes) {
-  const bool finite = __syncthreads_and(combine_sums<G, THREADS>(shared, workspace, n, sizes)) != 0;
+  const auto* partials = workspace.segments(n * G::C_IN);
+  const bool finite = __syncthreads_and(combine_inner_rows<G, THREADS>(shared, partials)) != 0;
+  if constexpr (G::BORDER_ROWS > 0) {
+    add_border_rows<G, THREADS>(shared, partials, sizes);
+    __syncthreads();
+  }
   if constexpr (G::FOLDED) {
     // Infinities and NaN must meet the taps one by one: taps of both signs make a NaN of an infinity.
     if (finite) {

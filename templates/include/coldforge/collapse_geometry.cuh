@@ -48,6 +48,11 @@ struct CollapseGeometry {
   static constexpr bool EXACT = sizeof(Partial) == 8 || static_cast<i64>(C_IN) * TAPS < 16;
   using Sum = typename Either<EXACT, double, float>::type;
 
+  // Where the sum lies that belongs to kernel row `row` and entry `entry`, c * COLUMN_SUMS + kernel column.
+  __device__ __forceinline__ static int sum_of(int entry, int row) {
+    return (entry / COLUMN_SUMS * ROW_SUMS + row) * COLUMN_SUMS + entry % COLUMN_SUMS;
+  }
+
   // True when pixels at `at` along one axis meet `tap`: their image lies inside the output.
   __device__ __forceinline__ static bool meets(i64 at, int tap, int stride, int padding, int dilation,
                                                i64 out) {

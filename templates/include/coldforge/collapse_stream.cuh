@@ -17,6 +17,7 @@ struct ColumnSums {
 #pragma unroll
     for (int i = 0; i < EACH; ++i) at[i] = all;
   }
+  // Adds the sum of one column where it meets the kernel's column: everywhere if it is an inner one.
   __device__ __forceinline__ void add_column(typename G::Partial sum, i64 column, const CollapseSizes& sizes,
                                              int lane) {
 #pragma unroll
@@ -34,45 +35,46 @@ struct ColumnSums {
   }
 };
 
-// The sum of all inner columns of `rows` whole rows.
-template <class G>
-__device__ __forceinline__ typename G::Partial inner_sum(const typename G::Element* first, i64 rows,
-                                                         const CollapseSizes& sizes, int lane) {
+// The sum of a run of neighbouring elements, or of those of its rows that lie in inner columns.
+template <class G, class Columns>
+__device__ __forceinline__ typename G::Partial run_sum(const typename G::Element* run, i64 count,
+                                                       const Columns& columns, int lane) {
   typename G::Adder adder;
-  if constexpr (G::BORDER_COLUMNS == 0) {
-    add_run<G::Config::VEC, G::Config::UNROLL, typename G::Load>(adder, first, rows * sizes.W, AllColumns(),
-                                                                 lane);
-  } else {
-    const i64 inner = G::inner_columns(sizes);
-    const InnerColumns columns = {static_cast<u32>(sizes.W), G::Problem::LEFT, static_cast<u32>(inner)};
-    if (inner >= G::Config::VEC - 1 && inner > 0) {
-      add_run<G::Config::VEC, G::Config::UNROLL, typename G::Load>(adder, first, rows * sizes.W, columns,
-                                                                   lane);
-    } else if (inner > 0) {
-      add_run<1, G::Config::UNROLL, typename G::Load>(adder, first, rows * sizes.W, columns, lane);
-    }
-  }
+  add_run<G::Config::VEC, G::Config::UNROLL, typename G::Load>(adder, run, count, columns, lane);
   return lanes_sum<WARP>(adder.result());
 }
 
-// The sums of `rows` whole rows: the inner columns', then each border column's where a kernel column meets
-// it.
+// The sums of `rows` whole rows: of all inner columns at once, then of each border column.
 template <class G>
 __device__ __forceinline__ ColumnSums<G> row_sums(const typename G::Element* first, i64 rows,
                                                   const CollapseSizes& sizes, int lane) {
-  ColumnSums<G> sums(inner_sum<G>(first, rows, sizes, lane));
-#pragma unroll(G::BORDER_COLUMNS <= 4 ? 4 : 1)
-  for (int index = 0; index < G::BORDER_COLUMNS; ++index) {
-    const i64 column = G::border_column(index, sizes);
-    if (column < 0) continue;
-    typename G::Adder adder;
-#pragma unroll 4
-    for (i64 row = lane; row < rows; row += WARP) {
-      adder.add(to_float(load_readonly<1>(first + row * sizes.W + column).at[0]));
+  if constexpr (G::BORDER_COLUMNS == 0) {
+    return ColumnSums<G>(run_sum<G>(first, rows * sizes.W, AllColumns(), lane));
+  } else {
+    const i64 inner = G::inner_columns(sizes);
+    // A vector may not reach past the next row's inner columns: where they are fewer, they go one by one too.
+    const bool narrow = inner < max(1, G::Config::VEC - 1);
+    typename G::Partial all = 0;
+    if (!narrow) {
+      const InnerColumns columns = {static_cast<u32>(sizes.W), G::Problem::LEFT, static_cast<u32>(inner)};
+      all = run_sum<G>(first, rows * sizes.W, columns, lane);
     }
-    sums.add_column(lanes_sum<WARP>(adder.result()), column, sizes, lane);
+    ColumnSums<G> sums(all);
+    const int columns = G::BORDER_COLUMNS + (narrow ? static_cast<int>(inner) : 0);
+#pragma unroll 1
+    for (int index = 0; index < columns; ++index) {
+      const i64 column = index < G::BORDER_COLUMNS ? G::border_column(index, sizes)
+                                                   : G::Problem::LEFT + (index - G::BORDER_COLUMNS);
+      if (column < 0) continue;
+      typename G::Adder adder;
+#pragma unroll 4
+      for (i64 row = lane; row < rows; row += WARP) {
+        adder.add(to_float(load_readonly<1>(first + row * sizes.W + column).at[0]));
+      }
+      sums.add_column(lanes_sum<WARP>(adder.result()), column, sizes, lane);
+    }
+    return sums;
   }
-  return sums;
 }
 
 // Sums the taps of one input channel's weights, for each output channel.
@@ -100,22 +102,21 @@ __device__ __forceinline__ void stream_part(const typename G::Element* x,
     constexpr int STEP = WARP * G::Config::VEC;
     const i64 share = (pixels + G::SPLIT * STEP - 1) / (G::SPLIT * STEP) * STEP;
     const i64 begin = min(pixels, part * share), end = min(pixels, begin + share);
-    typename G::Adder adder;
-    add_run<G::Config::VEC, G::Config::UNROLL, typename G::Load>(adder, at + begin, end - begin, AllColumns(),
-                                                                 lane);
-    const auto sum = lanes_sum<WARP>(adder.result());
-    ColumnSums<G>(sum).store(workspace.segments(plane) + part, lane);
+    const ColumnSums<G> sums(run_sum<G>(at + begin, end - begin, AllColumns(), lane));
+    sums.store(workspace.segments(plane) + part, lane);
   } else {
-    const i64 rows = G::inner_rows(sizes), share = (rows + G::SPLIT - 1) / G::SPLIT;
-    const i64 begin = min(rows, part * share), end = min(rows, begin + share);
-    row_sums<G>(at + (G::Problem::TOP + begin) * sizes.W, end - begin, sizes, lane)
-        .store(workspace.segments(plane) + part, lane);
+    const i64 inner = G::inner_rows(sizes), share = (inner + G::SPLIT - 1) / G::SPLIT;
+    const i64 begin = min(inner, part * share), end = min(inner, begin + share);
+    i64 first = G::Problem::TOP + begin, rows = end - begin;
 #pragma unroll 1
-    for (int index = part; index < G::BORDER_ROWS; index += G::SPLIT) {
-      const i64 row = G::border_row(index, sizes);
-      if (row < 0) continue;
-      row_sums<G>(at + row * sizes.W, 1, sizes, lane)
-          .store(workspace.segments(plane) + G::SPLIT + index, lane);
+    for (int segment = part; segment < G::SEGMENTS; segment += G::SPLIT) {
+      if (segment >= G::SPLIT) {
+        first = G::border_row(segment - G::SPLIT, sizes);
+        rows = 1;
+        if (first < 0) continue;
+      }
+      const ColumnSums<G> sums = row_sums<G>(at + first * sizes.W, rows, sizes, lane);
+      sums.store(workspace.segments(plane) + segment, lane);
     }
   }
 }
