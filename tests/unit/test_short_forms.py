@@ -88,7 +88,8 @@ def test_a_short_space_is_its_long_form(tmp_path: Path) -> None:
         ("tensors: {x: [3]}\noutput: {y: [3]}", {"sizes": (), "run_time": (), "abi_sizes": ()}),
         (
             "tensors: {x: [n, w]}\noutput: {y: [n, out]}\n"
-            "derived: {out: w // 2, most: out + 1, k: n * 2, l: k}\nattributes: {stride: {default: 1, pair: true}}",
+            "derived: {out: w // 2, most: out + 1, k: n * 2, l: k}\n"
+            "attributes: {stride: {default: 1, pair: true}}",
             {"sizes": ("n", "w"), "abi_sizes": ("n", "k", "l")},
         ),
         ("tensors: {x: [n, w]}\noutput: {y: [n, w]}\nrun_time: []", {"run_time": (), "abi_sizes": ()}),

@@ -55,6 +55,7 @@ class Found:
                 self.left_out[name] = f"{name} is not declared here; say --templates DIR"
         self.tuned = [w for w in self.tuned if w.operator not in self.left_out]
         for name in operators:
+            self._require_declared([w for w in self.carried if w.operator == name])
             self.catalogue.operator(name)
 
     def wanted(self, winners: list[Winner]) -> list[Winner]:
@@ -66,17 +67,27 @@ class Found:
         Raises:
             InputError: one of them was named.
         """
-        known = self.catalogue
-        other = {w.operator for w in self.new} | set(self.operators)
-        other = {n for n in other if n in known.operators and not known.is_builtin(known.operators[n])}
-        for name in sorted(other & set(self.operators)):
-            raise InputError(
-                f"{name} is declared in {known.operator(name).family.folder}, and generated/ is no place for "
-                "it: freeze it into a package of its own, --package NAME --out DIR"
-            )
-        self.left_out = {}
-        self.tuned = [w for w in self.tuned if w.operator not in other]
-        self.carried = [w for w in self.carried if w.operator not in other]
+        known = self.catalogue.operators
+        mine = {name for name, operator in known.items() if self.catalogue.is_builtin(operator)}
+        for name in self.operators:
+            if name not in mine:
+                raise InputError(
+                    f"{name} is declared in {known[name].family.folder}, and generated/ is no place for it: "
+                    "freeze it into a package of its own, --package NAME --out DIR"
+                )
+        foreign = sorted({w.operator for w in self.new} - mine)
+        self.left_out = {n: f"{n} is not coldforge's own; freeze it with --package NAME" for n in foreign}
+        self.tuned = [w for w in self.tuned if w.operator in mine]
+        self.carried = [w for w in self.carried if w.operator in mine]
+
+    def _require_declared(self, winners: Sequence[Winner]) -> None:
+        """Raises InputError when a bundle's winner is of an operator that is not declared here."""
+        for winner in winners:
+            if winner.operator not in self.catalogue.operators:
+                raise InputError(
+                    f"the bundle holds {winner.name}, but {winner.operator} is not declared here: say "
+                    "--templates DIR, the folder with its family.yaml and its reference"
+                )
 
     @property
     def new(self) -> list[Winner]:
@@ -92,12 +103,7 @@ class Found:
         """
         from ...codegen.freeze import split_stale
 
-        for winner in self.carried:
-            if winner.operator not in self.catalogue.operators:
-                raise InputError(
-                    f"the bundle holds {winner.name}, but {winner.operator} is not declared here: say "
-                    "--templates DIR, the folder with its family.yaml and its reference"
-                )
+        self._require_declared(self.carried)
         good, old = split_stale(self.new, self.catalogue)
         fresh = {w.operator for w in good}
         return good + [w for w in old if w.operator not in fresh], [w for w in old if w.operator in fresh]
