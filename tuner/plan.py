@@ -6,12 +6,12 @@ study.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from ..codegen.catalogue import Catalogue
-from ..codegen.errors import InfeasibleConfig
+from ..codegen.errors import InfeasibleConfig, InputError
 from ..codegen.problem import Problem
 from ..codegen.render import KernelSource, render, source_files
 from ..codegen.space import Config, Launch, Space
@@ -56,8 +56,24 @@ class Plan:
         """The point's config as codegen takes it."""
         return Config(point.config)
 
+    @cached_property
+    def _files(self) -> dict[str, tuple[Path, tuple[int, int]]]:
+        """The files that variants are made of, each with a stamp of its state when the study was named."""
+        paths = {name: path for space in self.spaces.values() for name, path in source_files(space).items()}
+        return {name: (path, _stamp(path)) for name, path in paths.items()}
+
     def source(self, point: Point) -> KernelSource:
-        """The point's source text."""
+        """The point's source text.
+
+        Raises:
+            InputError: a file that it is made of was changed since the study was named: what came of it would
+                be taken for a result of the old one.
+        """
+        for name, (path, stamp) in self._files.items():
+            if _stamp(path) != stamp:
+                raise InputError(
+                    f"{name} was changed while it was tuned; the same command starts a new study"
+                )
         return render(self.spaces[point.template], self.problem, self.config(point), self.target)
 
     def launch(self, point: Point) -> Launch:
@@ -109,8 +125,7 @@ class Plan:
         )
 
     def _sources(self) -> dict[str, str]:
-        texts = source_texts(self.spaces.values())
-        digests = {name: _digest(text) for name, text in texts.items()}
+        digests = {name: _digest(_text(path)) for name, (path, _) in self._files.items()}
         for name, config in self.defaults.items():
             # One whole rendering stands for the code that renders: context, argument struct, epilogue
             # expressions. Constants come in the order of the YAML, which does not matter, and the banner
@@ -162,14 +177,17 @@ def space_digest(space: Space) -> str:
     )
 
 
-def source_texts(spaces: Iterable[Space]) -> dict[str, str]:
-    """Every template, macro file and header that the spaces' variants are made of: name -> text.
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
-    Raises:
-        DeclarationError: a template or header is malformed or missing.
-    """
-    paths = {name: path for space in spaces for name, path in source_files(space).items()}
-    return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Changes when the file does; (0, 0) when it is gone."""
+    try:
+        state = path.stat()
+    except OSError:
+        return (0, 0)
+    return (state.st_mtime_ns, state.st_size)
 
 
 def _digest(text: str) -> str:

@@ -28,6 +28,7 @@ class TrialRequest:
         precision: The error class.
         best_ms: The best time so far, None to time in full.
         roots: Folders with declarations beside the built-in ones.
+        operator_digest: Of the operator as the study knows it; empty: it is not compared.
         flops: The problem's arithmetic, for time limits.
         seed: Of the inputs.
     """
@@ -41,6 +42,7 @@ class TrialRequest:
     precision: str = "fp32"
     best_ms: float | None = None
     roots: tuple[str, ...] = ()
+    operator_digest: str = ""
     flops: int = 0
     seed: int = 0
 
@@ -82,6 +84,7 @@ class TrialRequest:
             "precision": self.precision,
             "best_ms": self.best_ms,
             "roots": list(self.roots),
+            "operator_digest": self.operator_digest,
             "flops": self.flops,
             "seed": self.seed,
         }
@@ -123,5 +126,6 @@ def trial_request(
         precision=precision or problem.dtype.name,
         best_ms=best_ms,
         roots=roots,
+        operator_digest=problem.operator.digest,
         flops=problem.flops,
     )

@@ -15,7 +15,7 @@ import torch
 
 from ..codegen.catalogue import catalogue
 from ..codegen.compile import Artifact
-from ..codegen.errors import ColdforgeError
+from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.problem import Problem
 from .devices.base import Call, Device, LaunchRefused
 from .floor import Ceilings, Floor, ceilings_of, floor_of, impossible, raised, store
@@ -118,14 +118,19 @@ class Workbench:
         """The checks and timed inputs for a request, built when they are not those at hand.
 
         Raises:
-            InputError: The problem cannot be verified (see `build_checks`), or its operator is not
-            declared.
+            InputError: The problem cannot be verified (see `build_checks`), its operator is not declared, or
+                is declared otherwise than where the request was made.
         """
         found = self._studies.get(request.study_key)
         if found is None:
             self._studies.clear()  # one study at a time: references of a large workload take gigabytes
             roots = tuple(Path(root) for root in request.roots)
             problem = catalogue(*roots).problem_from_dict(request.problem)
+            if request.operator_digest not in ("", problem.operator.digest):
+                raise InputError(
+                    f"the declaration of {problem.operator.name} was changed while it was tuned; the same "
+                    "command starts a new study"
+                )
             checks = build_checks(self.device, problem, request.precision, request.seed)
             kind = checks.workload[0].kind
             seeds = range(request.seed, request.seed + INPUT_SETS)

@@ -237,6 +237,14 @@ def test_the_worker_outlives_a_reference(
     assert worker.starts == 1
 
 
+def test_the_worker_refuses_another_declaration(tmp_path: Path, worker: WorkerClient) -> None:
+    request = _request(write_family(tmp_path))
+    changed = replaced(request, operator_digest="0" * 64)
+    with pytest.raises(InputError, match="declaration of row_norm was changed while it was tuned"):
+        worker.run(changed)
+    assert worker.run(request).ok
+
+
 # name: tensors, output, more of family.yaml, the reference's result, workload, units, body
 UNUSUAL = {
     "one_axis": ("{a: [n], b: [n]}", "{c: [n]}", "", "a + b", "n: 5000", "ceil_div(n, 1024)",

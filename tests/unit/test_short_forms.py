@@ -13,6 +13,7 @@ from coldforge.codegen.reference_file import check_portable
 from coldforge.codegen.render import render
 from coldforge.codegen.target import archs_of, cpu_target_for
 from coldforge.tuner.plan import Plan, Toolchain, plan_study
+from coldforge.tuner.search import Point
 from own_family import NAME, replace, write_family
 
 LONG_FAMILY = """\
@@ -245,6 +246,19 @@ def test_a_change_makes_a_new_study(tmp_path: Path, file: str, old: str, new: st
     assert _plan(place).inputs().name == before
     replace(place / file, old, new)
     assert _plan(place).inputs().name != before
+
+
+@pytest.mark.parametrize("file", ["row_norm.cpp.jinja", "mean.hpp"])
+def test_a_change_on_the_way_ends_the_run(tmp_path: Path, file: str) -> None:
+    place = write_family(tmp_path)
+    plan = _plan(place)
+    point = Point(NAME, dict(plan.spaces[NAME].default))
+    plan.inputs()
+    assert plan.source(point).text
+    (place / file).write_text((place / file).read_text() + "\n")
+    with pytest.raises(InputError, match=f"row_norm/{file} was changed while it was tuned"):
+        plan.source(point)
+    assert _plan(place).source(point).text
 
 
 def test_what_says_nothing_keeps_the_study(tmp_path: Path) -> None:
