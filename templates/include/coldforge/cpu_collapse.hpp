@@ -67,12 +67,13 @@ struct Collapse {
       return total;
     };
     const Epilogue epilogue(args);
-    TapProduct<P, C, SUMS> product;
+    using Product = TapProduct<P, C, SUMS>;
+    Product product;
     const double scale = 1.0 / (double(args.H_out) * double(args.W_out));
     float* const to = (REDUCES ? values : args.y) + n * P::C_out;
-    double out[product.TILE];
-    for (int k = 0; k < P::C_out; k += product.TILE) {
-      const int count = smaller(product.TILE, P::C_out - k);
+    double out[Product::TILE];
+    for (int k = 0; k < P::C_out; k += Product::TILE) {
+      const int count = smaller(Product::TILE, P::C_out - k);
       product.multiply(args.weight, tap_sum, k, count, out);
       for (int i = 0; i < count; ++i) {
         double v = out[i] * scale;

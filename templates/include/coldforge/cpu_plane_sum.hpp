@@ -84,53 +84,56 @@ struct PlaneSum {
       Sum sum;
       sum.template add_run<C::STREAMS>(plane + begin * W, (end - begin) * W);
       to[0] += sum.total();
-    } else if (W < larger(ENDS, P::LEFT + P::RIGHT)) {
+    } else if (W < LEFT_LANES + RIGHT_LANES) {
       add_narrow_rows(plane, begin, end, to);
     } else {
       add_wide_rows(plane, begin, end, to);
     }
   }
 
-  // Border columns are summed as whole vectors, from either end of a row on.
+  // The ends of a row that hold its border columns are whole vectors, which are summed row upon row: so each
+  // lane has the sum of one column. What lies between is summed along the rows.
   static constexpr int LEFT_VECTORS = ceil_div<int>(P::LEFT, LANES);
   static constexpr int RIGHT_VECTORS = ceil_div<int>(P::RIGHT, LANES);
-  static constexpr int ENDS = larger(LEFT_VECTORS, RIGHT_VECTORS) * LANES;
+  static constexpr int LEFT_LANES = LEFT_VECTORS * LANES;
+  static constexpr int RIGHT_LANES = RIGHT_VECTORS * LANES;
 
-  struct Ends {
+  struct Sums {
     Sum middle;
     Sum left[larger(LEFT_VECTORS, 1)];
     Sum right[larger(RIGHT_VECTORS, 1)];
   };
 
   void add_wide_rows(const float* plane, int64_t begin, int64_t end, double* to) {
-    Ends ends;
+    Sums sums;
     const int64_t apart = (end - begin) / C::STREAMS;
     if (C::STREAMS > 1 && apart > 0) {
-      add_streams<C::STREAMS>(ends, plane + begin * W, apart);
+      add_streams<C::STREAMS>(sums, plane + begin * W, apart);
       begin += C::STREAMS * apart;
     }
-    add_streams<1>(ends, plane + begin * W, end - begin);
-    to[P::LEFT] += ends.middle.total();
-    double lanes[ENDS] = {};
-    for (int i = 0; i < LEFT_VECTORS; ++i) ends.left[i].add_to(lanes + i * LANES);
-    for (int w = 0; w < P::LEFT; ++w) to[w] += lanes[w];
-    for (double& lane : lanes) lane = 0.0;
-    for (int i = 0; i < RIGHT_VECTORS; ++i) ends.right[i].add_to(lanes + i * LANES);
-    for (int w = 0; w < P::RIGHT; ++w) to[P::LEFT + 1 + w] += lanes[RIGHT_VECTORS * LANES - P::RIGHT + w];
+    add_streams<1>(sums, plane + begin * W, end - begin);
+    double lanes[LEFT_LANES + RIGHT_LANES] = {};
+    for (int i = 0; i < LEFT_VECTORS; ++i) sums.left[i].add_to(lanes + i * LANES);
+    for (int i = 0; i < RIGHT_VECTORS; ++i) sums.right[i].add_to(lanes + LEFT_LANES + i * LANES);
+    // Of the columns at the ends those nearer to the middle belong to it.
+    constexpr int FIRST_RIGHT = LEFT_LANES + RIGHT_LANES - P::RIGHT;
+    to[P::LEFT] += sums.middle.total();
+    for (int i = 0; i < LEFT_LANES + RIGHT_LANES; ++i)
+      to[i < P::LEFT ? i : i < FIRST_RIGHT ? P::LEFT : P::LEFT + 1 + i - FIRST_RIGHT] += lanes[i];
   }
 
   // Adds STREAMS times `count` rows. Their ends are read while they are near.
   template <int STREAMS>
-  COLDFORGE_INLINE void add_streams(Ends& ends, const float* first, int64_t count) {
+  COLDFORGE_INLINE void add_streams(Sums& sums, const float* first, int64_t count) {
     const int64_t apart = count * W;
     for (int64_t row = 0; row < count; row += C::UNROLL, first += C::UNROLL * W) {
       const int64_t block = smaller<int64_t>(C::UNROLL, count - row);
       for (int64_t i = 0; i < block; ++i)
-        ends.middle.template add<STREAMS>(first + i * W + P::LEFT, W - P::LEFT - P::RIGHT, apart);
+        sums.middle.template add<STREAMS>(first + i * W + LEFT_LANES, W - LEFT_LANES - RIGHT_LANES, apart);
       for (int i = 0; i < LEFT_VECTORS; ++i)
-        ends.left[i].template add_vectors<STREAMS>(first + i * LANES, block, W, apart);
+        sums.left[i].template add_vectors<STREAMS>(first + i * LANES, block, W, apart);
       for (int i = 0; i < RIGHT_VECTORS; ++i)
-        ends.right[i].template add_vectors<STREAMS>(first + W - (RIGHT_VECTORS - i) * LANES, block, W, apart);
+        sums.right[i].template add_vectors<STREAMS>(first + W - RIGHT_LANES + i * LANES, block, W, apart);
     }
   }
 

@@ -95,8 +95,8 @@ COLDFORGE_INLINE Vector<float, LANES> last_of(const float* end, int count) {
   return Vector<float, LANES>(bits & mask);
 }
 
-// The sum of elements in memory, in pieces that are added one after the other. C gives UNROLL, PREFETCH and
-// which of the three holds the sums.
+// The sum of elements in memory, in pieces that are added one after the other. C gives UNROLL and which of
+// the three holds the sums.
 template <class C, int LANES>
 struct Summation {
   using Sum =
@@ -171,10 +171,6 @@ struct Summation {
   template <int STREAMS, int COUNT>
   COLDFORGE_INLINE void add_chunk(const float* first, int64_t stride, int64_t apart) {
     sum.add(streams<STREAMS>(first, apart, [&](const float* start) COLDFORGE_INLINED {
-      if constexpr (C::PREFETCH > 0)
-        // An address beyond the end is only a number here, and a prefetch of it does nothing.
-        for (int line = 0; line < COUNT * LANES * 4; line += 64)
-          __builtin_prefetch(reinterpret_cast<const void*>(uintptr_t(start) + C::PREFETCH + line));
       return tree<LANES, COUNT>(start, stride);
     }));
   }

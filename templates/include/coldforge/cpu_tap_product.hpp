@@ -63,12 +63,14 @@ struct TapProduct {
       for (int t = 0; t < SUMS; ++t) pattern[g][t] = T(tap_sum(c + g, t));
       for (int i = SUMS; i < SUMS * LANES; ++i) pattern[g][i] = pattern[g][i - SUMS];
     }
+    // A step through the pattern, which has no end where it has one sum only.
+    constexpr int STEP = SUMS > 1 ? 1 : 0;
     int i = 0;
     for (; i + SUMS * LANES <= length; i += SUMS * LANES)
       for (int v = 0; v < SUMS; ++v) add_products<CHANNELS, LANES>(weight, i + v * LANES, v * LANES);
     int at = 0;
-    for (; i + LANES <= length; i += LANES, at += LANES) add_products<CHANNELS, LANES>(weight, i, at);
-    for (; i < length; ++i, ++at) add_products<CHANNELS, 1>(weight, i, at);
+    for (; i + LANES <= length; i += LANES, at += STEP * LANES) add_products<CHANNELS, LANES>(weight, i, at);
+    for (; i < length; ++i, at += STEP) add_products<CHANNELS, 1>(weight, i, at);
   }
 
   // WIDTH elements from element `i` of the tile on, whose place in the pattern is `at`.
