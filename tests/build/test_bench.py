@@ -160,4 +160,4 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(done.stdout) == FOUND
     workload, dims, dtype, more = asked[0]
     assert (workload, dims["N"], dims["H"], dims["W"]) == ("small+", 8, 128, 64)
-    assert (dtype, more) == ("fp32", {"precision": "fp32", "package": "coldforge.generated"})
+    assert (dtype, more) == ("fp32", {"precision": "fp32", "package": "coldforge.generated", "roots": ()})

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,53 +15,12 @@ from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.errors import InputError
 from coldforge.codegen.operator import EpilogueStep
 from coldforge.codegen.problem import Problem, make_problem
-from coldforge.codegen.settings import Settings
 from coldforge.codegen.space import Launch
-from coldforge.codegen.target import Target
 from coldforge.tuner.bound import expect, judge
-from coldforge.tuner.devices.base import Call, Device, pack_arguments
+from coldforge.tuner.devices.base import pack_arguments
 from coldforge.tuner.inputs import draw
 from coldforge.tuner.verify import Check, build_check, build_checks, verify
-
-Kernel = Callable[..., None]
-
-
-class TorchDevice(Device):
-    """Runs kernels that are Python functions of (tensors, sizes, scalars)."""
-
-    kind = "cpu"
-    torch_device = torch.device("cpu")
-
-    def load(self, artifact: Any) -> Kernel:
-        return artifact
-
-    def unload(self, kernel: Kernel) -> None:
-        pass
-
-    def bind(
-        self,
-        kernel: Kernel,
-        launch: Launch,
-        tensors: Sequence[torch.Tensor | None],
-        sizes: Sequence[int],
-        scalars: Sequence[float],
-    ) -> Call:
-        return lambda: kernel(list(tensors), list(sizes), list(scalars))
-
-    def synchronize(self) -> None:
-        pass
-
-    def sample_ms(self, calls: Sequence[Call], count: int, *, cold: bool) -> list[float]:
-        return [1.0 for _ in range(count)]
-
-    def flush(self) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
-
-    def facts(self) -> dict[str, Any]:
-        return {"model": "none"}
+from torch_device import Kernel, TorchDevice, torch_device
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,8 +33,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def device() -> TorchDevice:
-    target = Target("cpu", "x86-64-v2", "none", {"threads": 1, "llc_bytes": 1 << 20, "vector_bytes": 16})
-    return TorchDevice(target, Settings(Path("unused"), 1, "g++", may_build=False))
+    return torch_device()
 
 
 @pytest.fixture(scope="module")
