@@ -16,7 +16,7 @@ from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.compile import Artifact, Cache, compile_source
 from coldforge.codegen.compile.pool import CompileRequest, compile_many
 from coldforge.codegen.errors import CompileError
-from coldforge.codegen.problem import Problem, make_problem
+from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import KernelSource, render
 from coldforge.codegen.space import Config, Space
 from coldforge.codegen.target import cuda_target
@@ -31,12 +31,17 @@ SEED = make_problem(OPERATOR, "seed")
 
 # Operator, shape words over workload `seed`, dtype, arch: what the template must be able to express.
 PROBLEMS: list[tuple[str, dict[str, Any], str, str]] = [
-    ("logsumexp", {"padding": 1}, "fp32", "sm_80"),
-    ("logsumexp", {"padding": 3, "R": 5, "S": 7, "stride": 2, "output_padding": 1}, "fp32", "sm_100"),
-    ("logsumexp", {"conv_bias": 0, "bias": 0, "H": 61, "W": 67, "C_in": 3, "C_out": 5}, "fp32", "sm_120"),
-    ("logsumexp", {"padding_w": 2, "dilation": 2, "stride_h": 3}, "fp16", "sm_90"),
-    ("logsumexp", {"kernel_size": 1, "C_in": 1, "C_out": 1}, "fp32", "sm_90"),
-    ("logsumexp", {"C_in": 2048, "C_out": 1999, "H": 8, "W": 8}, "bf16", "sm_80"),
+    ("mean_logsumexp", {"padding": 1}, "fp32", "sm_80"),
+    ("mean_logsumexp", {"padding": 3, "R": 5, "S": 7, "stride": 2, "output_padding": 1}, "fp32", "sm_100"),
+    (
+        "mean_logsumexp",
+        {"conv_bias": 0, "bias": 0, "H": 61, "W": 67, "C_in": 3, "C_out": 5},
+        "fp32",
+        "sm_120",
+    ),
+    ("mean_logsumexp", {"padding_w": 2, "dilation": 2, "stride_h": 3}, "fp16", "sm_90"),
+    ("mean_logsumexp", {"kernel_size": 1, "C_in": 1, "C_out": 1}, "fp32", "sm_90"),
+    ("mean_logsumexp", {"C_in": 2048, "C_out": 1999, "H": 8, "W": 8}, "bf16", "sm_80"),
     ("scale_mean", {}, "fp32", "sm_90"),
     ("scale_mean", {"stride": 1, "padding": 0, "output_padding": 0}, "fp32", "sm_100"),
 ]
@@ -70,7 +75,7 @@ def _neighbour(name: str, value: int | str, others: Sequence[Config]) -> Config 
 
 
 def test_the_seed_space_has_the_promised_size() -> None:
-    assert 1000 <= len(_feasible()) <= 1300
+    assert 600 <= len(_feasible()) <= 900
     assert SPACE.default in _feasible()
 
 
@@ -108,7 +113,7 @@ def test_no_parameter_is_inert_and_nothing_spills(cache: Cache) -> None:
     assert len(codes) == len(configs)
     for config, artifact in zip(configs, artifacts, strict=True):
         used = artifact.resources
-        assert used.spill_store_bytes == 0 and used.shared_bytes == 0, config.key
+        assert (used.spill_store_bytes, used.shared_bytes) == (0, 0), config.key
         assert used.registers <= 128, config.key
 
 
@@ -116,7 +121,7 @@ def test_problems_of_all_kinds_compile(cache: Cache) -> None:
     requests: list[CompileRequest] = []
     for name, shape, dtype, arch in PROBLEMS:
         target = cuda_target(arch)
-        operator = catalogue().operator("conv_transpose2d_" + ("" if name == "scale_mean" else "mean_") + name)
+        operator = catalogue().operator(f"conv_transpose2d_{name}")
         problem = make_problem(operator, "seed", shape, dtype)
         legal = SPACE.feasible(problem, target)
         picked = [legal[len(legal) // 3], legal[-len(legal) // 5]]
@@ -163,7 +168,7 @@ def test_a_plane_with_borders_has_a_slot_for_each_of_its_rows() -> None:
 def test_refusals_say_why() -> None:
     padded = make_problem(OPERATOR, "padded")
     folded = SPACE.check(padded, SPACE.config({"FOLD": 1}), SM90)
-    assert folded is not None and "4 border rows and columns" in folded
+    assert "4 border rows and columns" in str(folded)
     wide = make_problem(OPERATOR, "padded", {"C_in": 4096, "padding": 2, "kernel_size": 5})
     shared = SPACE.check(wide, SPACE.default, SM90)
-    assert shared is not None and "418448 bytes of shared memory" in shared
+    assert "bytes of shared memory for the sums of 4096 channels of 5x5 taps" in str(shared)

@@ -40,10 +40,12 @@ __device__ __forceinline__ void collapse_stream(const typename G::Element* x,
   if (index >= parts.end) return;
   const i64 plane = index / G::SPLIT;
   const int part = static_cast<int>(index % G::SPLIT);
-  if constexpr (G::FOLDED) {
-    if (part == 0) {
-      fold_taps<G>(weight + plane % G::C_IN * (static_cast<i64>(G::C_OUT) * G::TAPS),
-                   workspace.weights(plane), lane);
+  if (part == 0) {
+    const typename G::Element* taps = weight + plane % G::C_IN * (static_cast<i64>(G::C_OUT) * G::TAPS);
+    if constexpr (G::FOLDED) {
+      fold_taps<G>(taps, workspace.weights(plane), lane);
+    } else {
+      prefetch_taps<G>(taps, lane);
     }
   }
   stream_part<G>(x, workspace, plane, part, sizes, lane);
@@ -56,7 +58,6 @@ __device__ __forceinline__ void finish_completed(const CollapseWorkspace<G>& wor
                                                  Finish finish) {
   __syncthreads();
   if (threadIdx.x < WARP) {
-    device_fence();
     bool last = false;
     const i64 n = parts.first_sample() + static_cast<int>(threadIdx.x);
     if (static_cast<int>(threadIdx.x) < parts.samples()) {
@@ -64,7 +65,6 @@ __device__ __forceinline__ void finish_completed(const CollapseWorkspace<G>& wor
           arrive(workspace.counters + n, parts.of_sample(n), static_cast<u32>(CollapseParts<G>::PER_SAMPLE));
     }
     const u32 mask = __ballot_sync(0xffffffffu, last);
-    device_fence();
     if (threadIdx.x == 0) completed = mask;
   }
   __syncthreads();

@@ -78,18 +78,19 @@ __device__ __forceinline__ void add_border_rows(FinishShared<G, THREADS>& shared
     for (int r = 1; r < G::R; ++r) shared.sums[G::sum_of(entry, r)] = inner;
 #pragma unroll 1
     for (int first = 0; first < G::BORDER_ROWS; first += AT_ONCE) {
+      i64 rows[AT_ONCE];
       Sum loaded[AT_ONCE];
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        loaded[i] = static_cast<Sum>(load_written(from + min(first + i, G::BORDER_ROWS - 1)));
+        rows[i] = first + i < G::BORDER_ROWS ? G::border_row(first + i, sizes) : -1;
+        loaded[i] = rows[i] < 0 ? Sum(0) : static_cast<Sum>(load_written(from + first + i));
       }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
-        const i64 row = first + i < G::BORDER_ROWS ? G::border_row(first + i, sizes) : -1;
-        if (row < 0) continue;
+        if (rows[i] < 0) continue;
 #pragma unroll 1
         for (int r = 0; r < G::R; ++r) {
-          if (G::row_meets(row, r, sizes)) shared.sums[G::sum_of(entry, r)] += loaded[i];
+          if (G::row_meets(rows[i], r, sizes)) shared.sums[G::sum_of(entry, r)] += loaded[i];
         }
       }
     }

@@ -90,6 +90,14 @@ __device__ __forceinline__ void fold_taps(const typename G::Element* weight, flo
   }
 }
 
+// Brings one input channel's weights near, for whoever finishes the sample.
+template <class G>
+__device__ __forceinline__ void prefetch_taps(const typename G::Element* weight, int lane) {
+  constexpr i64 LINE = 128 / sizeof(typename G::Element), COUNT = static_cast<i64>(G::C_OUT) * G::TAPS;
+#pragma unroll 1
+  for (i64 at = lane * LINE; at < COUNT; at += WARP * LINE) prefetch_l2(weight + at);
+}
+
 // Part `part` of plane `plane`: an equal share of its inner rows, and every SPLIT-th border row. Planes
 // without borders are cut anywhere: into runs of whole steps.
 template <class G>

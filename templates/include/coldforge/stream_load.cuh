@@ -58,7 +58,14 @@ __device__ __forceinline__ void load_no_allocate(unsigned short& word, const voi
   asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(word) : "l"(from));
 }
 
+// Asks for the line at `at` to be in the L2 cache before long.
+__device__ __forceinline__ void prefetch_l2(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 #else
+
+inline void prefetch_l2(const void*) {}
 
 template <class Word>
 inline void load_no_allocate(Word& word, const void* from) {
