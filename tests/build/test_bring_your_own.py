@@ -22,7 +22,7 @@ from coldforge.codegen.errors import InputError
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import render
 from coldforge.codegen.settings import load_settings
-from coldforge.codegen.target import cpu_target
+from coldforge.codegen.target import cpu_target, cuda_target
 from coldforge.tuner.client import WorkerClient
 from coldforge.tuner.outcome import TrialOutcome
 from coldforge.tuner.request import TrialRequest, trial_request
@@ -327,3 +327,42 @@ def test_an_older_declarations_winner_is_dropped(tmp_path: Path) -> None:
     report = user.call(*freeze)
     assert report["total_entries"] == 1
     assert len(report["dropped"]) == 1
+
+
+CUDA_TEMPLATE = """\
+{% call kernel.cuda_kernel(config.THREADS) %}
+__shared__ float parts[THREADS];
+const float* in = x + blockIdx.x * columns;
+float squares = 0;
+for (int i = threadIdx.x; i < columns; i += THREADS) squares += in[i] * in[i];
+parts[threadIdx.x] = squares;
+for (int width = THREADS / 2; width > 0; width /= 2) {
+  __syncthreads();
+  if (threadIdx.x < width) parts[threadIdx.x] += parts[threadIdx.x + width];
+}
+__syncthreads();
+const float scale = 1 / sqrtf(parts[0] / columns + 1e-6f);
+for (int i = threadIdx.x; i < columns; i += THREADS) y[blockIdx.x * columns + i] = in[i] * scale * weight[i];
+{% endcall %}
+"""
+CUDA_SPACE = """\
+parameters: {THREADS: [64, 128, 256]}
+file: row_norm.cu.jinja
+launch: {grid: rows, block: THREADS}
+"""
+
+
+def test_a_cuda_template_compiles(tmp_path: Path) -> None:
+    place = write_family(tmp_path)
+    (place / "row_norm.cu.jinja").write_text(CUDA_TEMPLATE)
+    (place / "space.cuda.yaml").write_text(CUDA_SPACE)
+    replace(place / "space.yaml", "launch:", "target: cpu\nlaunch:")
+    declared, target = catalogue(place), cuda_target("sm_90")
+    operator = declared.operator(NAME)
+    space, problem = declared.space(operator, target), make_problem(operator, "small")
+    assert [c["THREADS"] for c in space.feasible(problem, target)] == [64, 128, 256]
+    source = render(space, problem, space.default, target)
+    artifact = compile_source(source, target, Cache(tmp_path / "cache"))
+    assert artifact.resources.shared_bytes == 4 * 64
+    launch = space.launch(problem, space.default, target)
+    assert (launch.grid, launch.block, launch.shared_bytes) == (64, 64, 0)
