@@ -94,7 +94,7 @@ def _offset(problem: Problem, tensors: Tensors, generator: torch.Generator) -> N
     value += torch.rand(_planes(shape), generator=generator) * 8 - 4
     for axis in range(2 if len(shape) > 2 else 1, len(shape)):
         count = shape[axis]
-        line = torch.linspace(-1, 1, count) + torch.rand(count, generator=generator) * 2 - 1
+        line = torch.linspace(-1, 1, count) + torch.rand(count, generator=generator) / 4
         line[int(torch.randint(count, (), generator=generator))] += count / 8
         value += line.view([-1 if a == axis else 1 for a in range(len(shape))])
     tensors[data] = value

@@ -76,7 +76,9 @@ _RAGGED = (
     (5, 33, 0, 9),
 )
 # Where one size alone varies it may well be large: several blocks and a rest.
-_LONG = ((67, 0, 3, 1030),)
+_LONG = (67, 0, 3, 1030)
+LONG_ELEMENTS = 1 << 22
+"""What is spent on that at the most: sizes that are compiled in may be large as well."""
 
 
 def ragged_problems(problem: Problem) -> tuple[Problem, ...]:
@@ -90,7 +92,8 @@ def ragged_problems(problem: Problem) -> tuple[Problem, ...]:
     axes = [name for name in family.run_time if name != batch]
     least = {name: smallest(problem, name) for name in axes}
     found: dict[tuple[int, ...], Problem] = {}
-    for samples, outer, remainder, inner in (*_RAGGED, *(_LONG if len(axes) < 2 else ())):
+    for plan in (*_RAGGED, _LONG):
+        samples, outer, remainder, inner = plan
         dims = {} if batch is None else {batch: samples}
         for name in axes:
             dims[name] = least[name] + (inner if name == axes[-1] else outer)
@@ -99,6 +102,8 @@ def ragged_problems(problem: Problem) -> tuple[Problem, ...]:
         if len(axes) > 1 and outer > 4:
             dims[axes[0]] |= 1
         legal = _nearest_legal(problem, dims, axes)
+        if plan is _LONG and (len(axes) > 1 or legal is None or elements(legal) > LONG_ELEMENTS):
+            continue
         if legal is not None:
             found.setdefault(tuple(legal.dims[name] for name in dims), legal)
     return tuple(found.values())

@@ -6,16 +6,17 @@ draw moves the output by 21 tolerances, no x at all by 2; at 512x512 (`seed`) by
 the family asks for (`seed` as one of its samples, which are all alike):
 
     x as kernels see it            offset: small   seed    common_offset: small   seed
-    another draw                           41,000  31,400                   920  1,120
-    ignored                                72,700  90,800                56,800 39,600
-    its mean over sample or batch          10,600   9,060                   617    609
-    half of the rows                       60,900  78,000                28,400 19,800
-    half of the rows, doubled              44,900  60,400                     0      0
-    every other row, doubled               13,900  13,300                     0      0
-    the last row missing                      401     208                   222     77
-    weights' channels permuted              2,450   8,410                 1,500    179
-    pixels of the input counted             1,240     784                   891    310
-    a plane in one fp32 sequence             0.02    0.45                   6.2     19
+    another draw                           49,400  29,600                   936  1,130
+    ignored                                99,300 119,000                57,800 40,100
+    its mean over sample or batch          10,200   9,230                   628    616
+    half of the rows                       73,400  94,200                28,900 20,000
+    half of the rows, doubled              43,400  64,900                     0      0
+    every other row, doubled               14,700  13,100                     0      0
+    the last row missing                      766     411                   226     78
+    weights' channels permuted              2,330   9,610                 1,530    181
+    pixels of the input counted             1,660   1,010                   907    314
+    conv_bias forgotten                     3,350     935                   0.9    1.5
+    a plane in one fp32 sequence             0.02    0.08                   6.3     19
 
 (common_offset has flat planes: it is there for the last line.) The judge is the collapsed form here, which is
 quick, and `seed` has a quarter of its channels; that both forms are equal is tested elsewhere.
@@ -73,7 +74,7 @@ FAULTS: dict[str, tuple[Change, float]] = {
     "every eighth row, eightfold": (_x(lambda x: _kept(x, slice(0, None, 8), 8.0)), 1000),
     "all rows but the last": (_x(lambda x: _kept(x, slice(0, -1), 1.0)), 50),
     "channels permuted": (lambda tensors: {**tensors, "weight": tensors["weight"].roll(1, 0)}, 500),
-    "filters permuted": (lambda tensors: {**tensors, "weight": tensors["weight"].roll(1, 1)}, 500),
+    "filters permuted": (lambda tensors: {**tensors, "weight": tensors["weight"].roll(1, 1)}, 300),
 }
 
 

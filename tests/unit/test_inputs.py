@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
-from coldforge.codegen.catalogue import catalogue
-from coldforge.codegen.errors import InputError
+from coldforge.codegen.catalogue import Catalogue, catalogue
+from coldforge.codegen.errors import DeclarationError, InputError
 from coldforge.codegen.problem import Problem, make_problem
-from coldforge.tuner.inputs import KINDS, draw
+from coldforge.tuner.inputs import KINDS, draw, ragged_kinds, workload_kinds
 from coldforge.tuner.shapes import describe, ragged_problems, smallest
+from own_family import NAME, write_family
 
 
 def problem_at(**shape: int) -> Problem:
@@ -112,3 +116,104 @@ def test_ragged_shapes_respect_the_window(attributes: dict[str, int], least: int
     shapes = ragged_problems(problem)
     assert min(shape.dims["H"] for shape in shapes) == least
     assert len({describe(shape) for shape in shapes}) == len(shapes)
+
+
+def mean_problem(**shape: int) -> Problem:
+    return make_problem(catalogue().operator("conv_transpose2d_mean_logsumexp"), "small", shape)
+
+
+def test_no_part_of_an_offset_plane_stands_for_the_rest() -> None:
+    drawn = draw(mean_problem(C_in=8, C_out=8), "offset")
+    x = drawn["x"]
+    for axis in (2, 3):  # all rows, then all columns
+        lines = x.mean((0, 1, 5 - axis))
+        total = lines.mean()
+        first, second = lines.chunk(2)
+        assert (second.mean() - first.mean()).abs() > 0.2
+        for step in (2, 3, 8):
+            assert all((lines[start::step].mean() - total).abs() > 0.05 for start in range(step))
+    assert drawn["weight"].mean() > 0.5 / (8 * 9 + 3) ** 0.5
+
+
+def test_common_offset_is_far_from_zero_and_flat() -> None:
+    x = draw(mean_problem(N=3, C_in=8), "common_offset")["x"]
+    means = x.double().mean((2, 3))
+    assert 9000 <= means.min() < 9700
+    assert 10300 < means.max() <= 11000
+    assert 0.003 < x.double().std((2, 3)).max() < 0.01
+    assert len(x[0, 0].unique()) > 10
+    assert ((means - means.round()).abs() > 0.01).sum() > 20
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_common_offset_fits_narrow_types(dtype: str) -> None:
+    operator = catalogue().operator("conv_transpose2d_mean_logsumexp")
+    problem = make_problem(operator, "small", {"H": 40, "W": 40}, dtype)
+    drawn = draw(problem, "common_offset")
+    assert len(drawn["x"][0, 0].unique()) > 5
+    largest = problem.linear_reference({n: v.double() for n, v in drawn.items()}).abs().max()
+    assert 10 < largest < torch.finfo(problem.dtype.torch).max / 2
+    assert draw(mean_problem(), "impulses")["x"].abs().max() > 1e4
+    assert draw(problem, "impulses")["x"].isfinite().all()
+
+
+def test_an_impulse_shows_in_a_mean() -> None:
+    problem = mean_problem(N=5, C_in=4, C_out=6, H=35, W=21)
+    drawn = draw(problem, "impulses")
+    assert (drawn["x"] != 0).flatten(1).sum(1).tolist() == [1] * 5
+    response = problem.linear_reference(drawn).abs().amax((1, 2, 3))
+    assert (response > 0.05).all()
+    assert (response < 10).all()
+
+
+def test_some_sample_of_a_mean_stays_finite() -> None:
+    problem = mean_problem(N=5, C_in=4, C_out=6, H=35, W=21)
+    x = draw(problem, "nonfinite")["x"].flatten(1)
+    found = sorted(str(row[~row.isfinite()].tolist()) for row in x)
+    assert len(set(found)) == 4
+    assert found.count("[]") in (1, 2)
+
+
+def test_half_of_the_filters_are_those_of_half_of_the_outputs() -> None:
+    weight = draw(mean_problem(), "mixed")["weight"]
+    assert weight.shape[:2] == (64, 128)
+    assert weight[:, :64].abs().median() > 1e7 * weight[:, 64:].abs().median()
+
+
+def test_kinds_that_a_family_asks_for() -> None:
+    convolution, mean = problem_at(), mean_problem()
+    assert workload_kinds(convolution) == ("normal", "mixed")
+    assert ragged_kinds(convolution) == KINDS
+    assert workload_kinds(mean) == ("offset", "common_offset")
+    assert ragged_kinds(mean) == (*KINDS, "common_offset")
+    family = replace(mean.operator.family, workload_inputs=("offset", "odd"))
+    odd = replace(mean, operator=replace(mean.operator, family=family))
+    with pytest.raises(
+        DeclarationError, match="workload_inputs: unknown kind of inputs 'odd'; known: normal"
+    ):
+        workload_kinds(odd)
+
+
+FAMILIES = (
+    ("tensors: {x: [n]}\noutput: {y: [n]}", "x", "{n: 37}"),
+    ("tensors: {x: [n, m]}\noutput: {y: [n, 1]}", "x", "{n: 37, m: 50}"),
+    ("tensors: {x: [n, m], z: [n, m], scale: [m]}\noutput: {y: [n, m]}", "x, z, scale", "{n: 37, m: 50}"),
+    ("tensors: {x: [b, n, m]}\noutput: {y: [b, n]}", "x", "{b: 3, n: 37, m: 50}"),
+    ("tensors: {x: [b, 2, 3, n, m]}\noutput: {y: [b, 2, 3, n, m]}", "x", "{b: 3, n: 17, m: 20}"),
+)
+
+
+@pytest.mark.parametrize(("declaration", "arguments", "sizes"), FAMILIES)
+def test_any_rank_and_any_names(tmp_path: Path, declaration: str, arguments: str, sizes: str) -> None:
+    text = f"{declaration}\nreference: reference:f\nworkloads: {{small: {sizes}}}\n"
+    body = f"def f({arguments}):\n    return x\n"
+    place = write_family(tmp_path, family_yaml=text, reference_py=body)
+    problem = make_problem(Catalogue((place,)).operator(NAME), "small")
+    for kind in (*KINDS, "common_offset"):
+        for shape in (problem, *ragged_problems(problem)):
+            first, other = draw(shape, kind), draw(shape, kind, 1)
+            assert {n: tuple(v.shape) for n, v in first.items()} == {t.name: t.shape for t in shape.tensors}
+            assert kind == "nonfinite" or not torch.equal(first["x"], other["x"])
+    impulses, far = draw(problem, "impulses")["x"], draw(problem, "common_offset")["x"]
+    assert 1 <= (impulses.flatten(1 if impulses.dim() > 1 else 0) != 0).sum(-1).max() <= 2
+    assert 8900 < far.min() < far.max() < 11100
