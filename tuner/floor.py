@@ -88,9 +88,9 @@ class Floor:
         return {**vars(self), "limit": self.limit}
 
 
-# Measured: streaming writes, and reads by the fastest kernel seen (a sum of 1,074 MB in 0.2387 ms, its launches
-# included: 4.50e12; `torch.sum` reaches 4.34e12; the memory's pins carry 4.8e12). Arithmetic: the vendor's dense
-# peak rates, as nothing may pass for faster.
+# Measured: streaming writes, and reads by the fastest kernel seen (1,074 MB summed in 0.2387 ms, its launches
+# included: 4.50e12; `torch.sum` reaches 4.34e12; the pins carry 4.8e12). Arithmetic: the vendor's dense peak
+# rates, as nothing may pass for faster.
 _TABLE = {
     "NVIDIA H200": Ceilings(
         4.55e12, 4.67e12, {"fma": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}, 60 * 2**20, "table"
