@@ -19,7 +19,15 @@ from coldforge.codegen.target import Target, cuda_target
 from coldforge.tuner import floor
 from coldforge.tuner.devices.base import Call, Device
 from coldforge.tuner.floor import Ceilings, ceilings_of, floor_of, impossible, raised
-from coldforge.tuner.measure import Policy, interleave, median_interval, ratio_interval, time_variant
+from coldforge.tuner.measure import (
+    Policy,
+    in_rounds,
+    interleave,
+    median_interval,
+    paired,
+    ratio_interval,
+    time_variant,
+)
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 
 
@@ -114,6 +122,33 @@ def test_turns_take_every_contestant_once_a_round() -> None:
     assert interleave(device, []) == []
 
 
+def test_slow_contestants_join_few_rounds_and_leave_the_others_theirs() -> None:
+    device = ScriptedDevice()
+    frozen, close, slow, slower = times([1.0]), times([15.0]), times([300.0]), times([500.0])
+    samples = in_rounds(device, [[frozen], [close], [slow], [slower]], budget_ms=4000.0)
+    assert [len(one) for one in samples] == [125, 125, 5, 5]
+    assert list(samples[0]) == list(range(125))
+    late = list(samples[2])
+    assert late == list(samples[3])
+    assert late[0] == 0
+    assert {b - a for a, b in itertools.pairwise(late)} == {25}
+    first, second = paired(samples[0], samples[2])
+    assert (first, second) == ([1.0] * 5, [300.0] * 5)
+
+
+def test_slow_contestants_get_half_of_the_budget_where_it_lasts() -> None:
+    samples = in_rounds(ScriptedDevice(), [[times([0.01])], [times([1.0])]], budget_ms=100.0)
+    assert [len(one) for one in samples] == [301, 50]
+    alone = in_rounds(ScriptedDevice(), [[times([100.0])], [times([3000.0])]], budget_ms=100.0)
+    assert [len(one) for one in alone] == [11, 5]
+    assert in_rounds(ScriptedDevice(), []) == []
+
+
+def test_finals_hold_every_round_for_all() -> None:
+    samples = interleave(ScriptedDevice(), [[times([1.0])], [times([90.0])]], budget_ms=100.0)
+    assert [len(one) for one in samples] == [11, 11]
+
+
 def test_median_interval_covers_the_median_as_often_as_it_says() -> None:
     random = np.random.default_rng(1)
     hits = 0
@@ -149,6 +184,25 @@ def test_the_floor_of_the_founding_workload_on_an_h200() -> None:
     assert 0.27 < found.fma_ms < 0.29
     assert not found.cache_resident
     assert found.to_dict()["limit"] == "memory"
+
+
+def test_the_floor_of_a_mean_is_reading_its_data() -> None:
+    ceilings = ceilings_of(ScriptedDevice("NVIDIA H200"), Path("unused"))
+    problem = make_problem(catalogue().operator("conv_transpose2d_mean_logsumexp"), "seed")
+    assert problem.bytes_written == 16 * 4
+    data = 16 * 64 * 512 * 512
+    assert problem.flops == data + 2 * 16 * 64 * 128 * 9, "of the collapsed form"
+    found = floor_of(problem, ceilings, "fp32", cold=True)
+    assert found.time_ms == pytest.approx(1e3 * problem.bytes_read / ceilings.read, rel=1e-6)
+    assert 0.22 < found.time_ms < 0.25
+    assert found.limit == "memory"
+    assert found.arithmetic_ms < found.fma_ms < 0.01
+    # A sum of the same data was timed at 0.2387 ms; nothing reads them in 0.2.
+    assert impossible(0.2387, problem, ceilings, "fp32", cold=True) == ""
+    assert "timing error" in impossible(0.2, problem, ceilings, "fp32", cold=True)
+    resident = problem.with_dims(N=1)  # 67 MB, and the cache holds 63
+    assert floor_of(resident, ceilings, "fp32", cold=True).cache_resident
+    assert impossible(0.005, resident, ceilings, "fp32", cold=True) == ""
 
 
 def test_impossible_times_are_refused() -> None:
