@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker's own test: hand-written C++ kernels, changed in one place at a time. Every fault is caught, in
-compiled code that really overruns and forgets; and no correct variant is rejected."""
+"""The checker's own test: C++ kernels, by hand and from a template, changed in one place at a time. Every fault
+is caught, in compiled code that really overruns and forgets; and no correct variant is rejected."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import collapse_by_hand
+import collapse_template
 import conv2d_by_hand
 import pytest
 import torch
@@ -20,10 +21,11 @@ from hand_kernels import HandKernel, compiled
 
 pytestmark = pytest.mark.build
 
-VARIANTS = {**conv2d_by_hand.VARIANTS, **collapse_by_hand.VARIANTS}
+VARIANTS = {**conv2d_by_hand.VARIANTS, **collapse_by_hand.VARIANTS, **collapse_template.VARIANTS}
 FAULTS = {
     **{f"conv2d: {name}": fault for name, fault in conv2d_by_hand.FAULTS.items()},
     **{f"collapse: {name}": fault for name, fault in collapse_by_hand.FAULTS.items()},
+    **{f"template: {name}": fault for name, fault in collapse_template.FAULTS.items()},
 }
 
 ChecksOf = Callable[[HandKernel], tuple[Check, ...]]
