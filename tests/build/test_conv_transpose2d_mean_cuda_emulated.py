@@ -58,9 +58,16 @@ CASES: dict[str, Case] = {
     "borders at two sides": (
         LOGSUMEXP,
         {"C_in": 2, "C_out": 40, "R": 3, "S": 5, "padding_w": 2, "dilation": 2},
-        "fp16",
-        {"SPLIT": 1, "VEC": 8, "UNROLL": 2},
+        "fp32",
+        {"SPLIT": 1, "UNROLL": 2},
         [("normal", (2, 37, 45)), ("nonfinite", (1, 6, 9))],
+    ),
+    "elements of 16 bits": (
+        LOGSUMEXP,
+        {"C_in": 2, "C_out": 3, "padding": 1},
+        "fp16",
+        {"SPLIT": 2, "VEC": 8, "UNROLL": 2},
+        [("normal", (2, 17, 45)), ("nonfinite", (1, 6, 9)), ("normal", (1, 20, 6))],
     ),
 }
 
