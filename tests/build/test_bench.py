@@ -23,7 +23,7 @@ from coldforge.tuner.cli.bench import _show, command
 
 pytestmark = pytest.mark.build
 
-PACKAGE = "frozen_for_bench"
+PACKAGE, MEAN_PACKAGE = "frozen_for_bench", "frozen_mean_for_bench"
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +37,29 @@ def problem() -> Problem:
 
 
 @pytest.fixture(scope="module")
-def package(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default variant, frozen into a package of its own."""
-    folder, target = tmp_path_factory.mktemp("packages"), cpu_target()
+def mean_problem() -> Problem:
+    shape = {"N": 2, "C_in": 8, "C_out": 16, "H": 96, "W": 96}
+    return make_problem(catalogue().operator("conv_transpose2d_mean_logsumexp"), "small", shape)
+
+
+def frozen_default(problem: Problem, folder: Path, name: str) -> None:
+    """Freezes the default variant into a package of its own."""
+    target = cpu_target()
     space = catalogue().space(problem.operator, target)
     source = render(space, problem, space.default, target)
     artifact = compile_source(source, target, Cache(folder / "cache"))
     measurement = {"time_ms": 1.0, "floor_ms": 0.1, "error": 1e-7, "bound_ratio": 0.5}
     more = {"precision": "fp32", "measurement": measurement, "study": "by hand"}
     winner = winner_of(problem, space, space.default, target, source, artifact, **more)
-    freeze([winner], folder / PACKAGE, PACKAGE)
+    freeze([winner], folder / name, name)
+
+
+@pytest.fixture(scope="module")
+def package(problem: Problem, mean_problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of two packages, one for each family."""
+    folder = tmp_path_factory.mktemp("packages")
+    frozen_default(problem, folder, PACKAGE)
+    frozen_default(mean_problem, folder, MEAN_PACKAGE)
     return folder
 
 
@@ -77,6 +90,25 @@ def test_rows_times_errors_and_speedups(
         assert low <= found["speedup"][peer] <= high
 
 
+def test_a_family_brings_its_own_peers(
+    mean_problem: Problem, package: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(package))
+    found = bench(mean_problem, cpu_target(), settings, package=MEAN_PACKAGE, budget_ms=200.0)
+    assert found["status"] == "ok"
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == ["frozen", "eager", "compile", "collapsed", "compile_collapsed", "sum_x"]
+    for name, row in rows.items():
+        assert not row["reason"], name
+        assert row["time_ms"] > 0
+        assert row["rounds"] >= 5
+        assert row["answers"] is (name != "sum_x")
+    assert {name for name, row in rows.items() if row["error"] is None} == {"sum_x"}
+    assert all(row["bound_ratio"] < 1 for row in rows.values() if row["answers"])
+    assert set(found["speedup"]) == set(found["speedup_ci95"]) == set(rows) - {"frozen"}
+    _show(found)
+
+
 def test_a_shape_that_is_not_covered_is_refused(
     problem: Problem, package: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +131,9 @@ def test_speedups_are_taken_within_rounds() -> None:
     frozen, eager = (dict(enumerate(v)) for v in ([1.0, 1.0, 2.0, 2.0, 2.0], [3.0, 3.0, 6.0, 6.0, 6.0]))
     found = _speedups(["frozen", "eager"], {0: frozen, 1: eager})
     assert found == {"speedup": {"eager": 3.0}, "speedup_ci95": {"eager": [3.0, 3.0]}}
+    # A slow one has few rounds, and is compared over these.
+    few = _speedups(["frozen", "eager"], {0: frozen, 1: {1: 30.0, 4: 60.0}})
+    assert few == {"speedup": {"eager": 30.0}, "speedup_ci95": {"eager": [30.0, 30.0]}}
 
 
 FOUND = {
@@ -128,9 +163,10 @@ FOUND = {
             "reason": "",
         },
         {"name": "compile", "time_ms": None, "ci95_ms": None, "error": None, "reason": "no compiler"},
+        {"name": "sum_x", "time_ms": 0.8, "ci95_ms": [0.7, 0.9], "error": None, "reason": ""},
     ],
-    "speedup": {"eager": 2.5},
-    "speedup_ci95": {"eager": [2.45, 2.55]},
+    "speedup": {"eager": 2.5, "sum_x": 0.8},
+    "speedup_ci95": {"eager": [2.45, 2.55], "sum_x": [0.79, 0.81]},
 }
 
 
@@ -142,6 +178,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "floor 0.5 ms" in shown
     assert "2.45-2.55" in shown
     assert "busy" not in shown
+    assert "yardstick" in shown
     _show({**FOUND, "speedup_ci95": {"eager": [1.4, 3.1]}})
     assert "machine was busy" in capsys.readouterr().out
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker's own test: C++ kernels, by hand and from a template, changed in one place at a time. Every fault
-is caught, in compiled code that really overruns and forgets; and no correct variant is rejected."""
+"""The checker's own test: C++ kernels, by hand and from a template, changed in one place at a time. Every
+fault is caught, in compiled code that really overruns and forgets; and no correct variant is rejected."""
 
 from __future__ import annotations
 

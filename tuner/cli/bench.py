@@ -129,7 +129,7 @@ def _cells(row: dict[str, Any], found: dict[str, Any]) -> list[str]:
     if row["reason"]:
         return ["-", "-", "-", "-", row["reason"]]
     low, high = row["ci95_ms"]
-    error = f"{row['error']:.1e}" if row["error"] is not None else "(a yardstick)"
+    error = f"{row['error']:.1e}" if row["error"] is not None else "yardstick"
     cells = [f"{row['time_ms']:.4f}", f"{low:.4f}-{high:.4f}", "", "", error]
     if row["name"] in found["speedup"]:
         least, most = found["speedup_ci95"][row["name"]]
