@@ -25,6 +25,7 @@ from ..compile.artifact import Artifact, Resources
 from ..compile.cache import Cache, entry_key
 from ..compile.host import compiler_version, find_compiler, run_compiler
 from ..errors import InputError, ToolMissing
+from .lines import OWN_LINES
 from .source import for_host
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ def kernel_library(source: KernelSource, build: str, cache: Cache, arch: str = "
     def make(work: Path) -> Artifact:
         started = time.perf_counter()
         write_text(work / "kernel.cu", text)
-        places = (f"-ffile-prefix-map={work}=.", f"-ffile-prefix-map={NATIVE}=emulator")
+        maps = {work: ".", work.resolve(): ".", NATIVE: OWN_LINES}
+        places = [f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items()]
         command = [path, *flags, *places, *include, "-x", "c++", "-c", "kernel.cu", "-o", "kernel.o"]
         run_compiler(command, work, TIME_LIMIT_S, source.name)
         # Linked without the instrumentation's libraries.

@@ -16,6 +16,8 @@ from .findings import Place
 
 RENDERED = "kernel.cu"
 """What lines in front of the first `#line` mark are said to be in."""
+OWN_LINES = "coldforge-emulator"
+"""The folder that the emulator's own lines are said to be in."""
 _MARK = re.compile(r'^[ \t]*#line[ \t]+(\d+)[ \t]+"([^"]+)"')
 _WORD = re.compile(r"\w")
 
@@ -101,6 +103,7 @@ def frames(library: Path, addresses: Iterable[int]) -> dict[int, tuple[tuple[str
             found[address] = []
             continue
         file, _, number = line.split(" ")[0].rpartition(":")
-        if number.isdigit() and int(number) and "emulator/" not in file:
-            found[address].append((posixpath.normpath(file), int(number)))
+        file = posixpath.normpath(file)
+        if number.isdigit() and int(number) and not file.startswith(OWN_LINES):
+            found[address].append((file, int(number)))
     return {address: tuple(places) for address, places in found.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ..errors import DeclarationError
+from .lines import OWN_LINES
 
 ENTRIES = ("coldforge_kernel", "coldforge_finish")
 """The kernels that a source may define, in the order of their launch."""
@@ -52,7 +53,7 @@ def for_host(text: str) -> str:
     if stray:
         raise DeclarationError("a __shared__ that is not followed by `type name[extents];`")
     entries = "".join(f"COLDFORGE_EMULATOR_ENTRY({name})\n" for name in defined_entries(text))
-    return "".join(pieces) + f'\n#line 1 "emulator/entries"\n{entries}'
+    return "".join(pieces) + f'\n#line 1 "{OWN_LINES}/entries"\n{entries}'
 
 
 def _rewritten(match: re.Match[str], index: int, text: str) -> str:

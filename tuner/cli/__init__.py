@@ -12,7 +12,7 @@ import click
 
 from ...codegen.errors import ColdforgeError
 
-COMMANDS = ("list", "render", "tune", "freeze", "build", "bench", "show")
+COMMANDS = ("list", "render", "check", "tune", "freeze", "build", "bench", "show")
 
 
 class _Lazy(click.Group):

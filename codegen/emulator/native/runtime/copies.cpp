@@ -25,7 +25,7 @@ void CopyQueue::wait(size_t pending) {
 
 void CopyQueue::drop() {
   open_.clear();
-  groups_.clear();
+  if (!groups_.empty()) groups_.clear();
 }
 
 }  // namespace emulator

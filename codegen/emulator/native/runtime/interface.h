@@ -27,10 +27,10 @@ enum EmulatorFence { EMULATOR_FENCE_BLOCK, EMULATOR_FENCE_DEVICE };
 void emulator_barrier(EmulatorSite site);
 int emulator_barrier_reduce(EmulatorSite site, EmulatorOperation operation, int predicate);
 
-// Waits until every live lane of `mask` is here, and gives what each brought. Only one that `orders` makes
-// earlier accesses of a lane visible to the others.
-void emulator_warp_meet(EmulatorSite site, unsigned mask, const void* value, int bytes, bool orders,
-                        EmulatorSlots* result);
+// Waits until every live lane of `mask` is here, and gives what each brought, to be read before the lane's
+// next operation. Only one that `orders` makes earlier accesses of a lane visible to the others.
+const EmulatorSlots* emulator_warp_meet(EmulatorSite site, unsigned mask, const void* value, int bytes,
+                                        bool orders);
 unsigned emulator_lane();
 
 // Shared memory: the call's dynamic part, and one object a key for the life of a block.

@@ -9,6 +9,6 @@ struct Thread;
 void begin_warps();
 
 // A thread has ended; meets no longer wait for it.
-void leave_warp(const Thread& thread);
+void leave_warp(Thread& thread);
 
 }  // namespace emulator

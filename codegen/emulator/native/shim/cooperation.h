@@ -17,24 +17,28 @@ inline void __threadfence_system() { emulator_fence(EMULATOR_FENCE_DEVICE); }
 
 namespace coldforge_emulator {
 
+// What these read is the emulator's memory, not the kernel's.
+#define COLDFORGE_UNCHECKED __attribute__((noinline, no_sanitize("thread", "address", "undefined")))
+
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 template <class T>
 struct Meet {
-  EmulatorSlots slots;
+  const EmulatorSlots* slots;
 
   Meet(EmulatorSite site, unsigned mask, T value) {
-    static_assert(sizeof(T) <= sizeof(slots.bytes[0]), "too large a value for a warp operation");
-    emulator_warp_meet(site, mask, &value, sizeof(T), false, &slots);
+    static_assert(sizeof(T) <= sizeof(slots->bytes[0]), "too large a value for a warp operation");
+    slots = emulator_warp_meet(site, mask, &value, sizeof(T), false);
   }
-  T of(unsigned lane) const {
+  COLDFORGE_UNCHECKED T of(unsigned lane) const {
     T value;
-    __builtin_memcpy(&value, slots.bytes[lane & 31], sizeof(T));
+    __builtin_memcpy(&value, slots->bytes[lane & 31], sizeof(T));
     return value;
   }
+  COLDFORGE_UNCHECKED unsigned present() const { return slots->present; }
   template <class Combine>
   T combined(Combine combine) const {
-    unsigned left = slots.present;
+    unsigned left = present();
     T result = of(__builtin_ctz(left));
     while (left &= left - 1) result = combine(result, of(__builtin_ctz(left)));
     return result;
@@ -42,8 +46,7 @@ struct Meet {
 };
 
 inline void sync_warp(EmulatorSite site, unsigned mask = ALL_LANES) {
-  EmulatorSlots slots;
-  emulator_warp_meet(site, mask, nullptr, 0, true, &slots);
+  emulator_warp_meet(site, mask, &mask, 0, true);
 }
 
 // Lanes `first` to `last` of the calling lane's part of the warp, when a shuffle looks at parts of `width`.
@@ -84,7 +87,7 @@ inline unsigned ballot(EmulatorSite site, unsigned mask, int predicate) {
   const Meet<int> meet(site, mask, predicate != 0);
   unsigned votes = 0;
   for (unsigned lane = 0; lane < 32; ++lane) {
-    if (meet.slots.present >> lane & 1u) votes |= static_cast<unsigned>(meet.of(lane)) << lane;
+    if (meet.present() >> lane & 1u) votes |= static_cast<unsigned>(meet.of(lane)) << lane;
   }
   return votes;
 }
@@ -102,7 +105,7 @@ unsigned match_any(EmulatorSite site, unsigned mask, T value) {
   const Meet<T> meet(site, mask, value);
   unsigned equal = 0;
   for (unsigned lane = 0; lane < 32; ++lane) {
-    if ((meet.slots.present >> lane & 1u) && meet.of(lane) == value) equal |= 1u << lane;
+    if ((meet.present() >> lane & 1u) && meet.of(lane) == value) equal |= 1u << lane;
   }
   return equal;
 }

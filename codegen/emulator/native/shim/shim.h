@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included in front of each kernel's text: CUDA C++ for g++. `emulator` in a path marks frames that are not
-// the kernel's own.
+// Included in front of each kernel's text: CUDA C++ for g++.
 #pragma once
 
 // Each of these uses those before it.

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executes configs in the emulator, several at a time, and says what is wrong with each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...codegen.compile import Cache
+from ...codegen.emulator import Call, Emulation, Finding, emulate_calls, variant_call
+from ...codegen.errors import CompileError
+from ...codegen.render import render
+from ...codegen.space import Config, Space
+from ...codegen.target import Target
+from ..bound import judge
+from .cases import Case
+
+BUILDS = ("asan", "race")
+MOST_THREADS = 300_000
+"""Of one launch: a thread takes about a microsecond beside its arithmetic."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong with a config.
+
+    Attributes:
+        cause: a kind of finding (`emulator.findings.MEANINGS`), "wrong_result" or "compile_error".
+        text: one line.
+        build: the emulator's build that saw it.
+        case: the shape, inputs and order; empty where it is none of theirs.
+        finding: of the emulator; None for the two other causes.
+    """
+
+    cause: str
+    text: str
+    build: str
+    case: str = ""
+    finding: Finding | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        place = self.finding.place if self.finding else None
+        where = (
+            {} if place is None else {"file": place.file, "line": place.line, "rendered": place.rendered_line}
+        )
+        return {"cause": self.cause, "text": self.text, "build": self.build, "case": self.case, **where}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A config that was executed.
+
+    Attributes:
+        faults: empty when it is right.
+        seconds: what compiling and running took.
+    """
+
+    space: Space
+    config: Config
+    seconds: float
+    faults: tuple[Fault, ...] = field(default=())
+
+
+def check_config(
+    space: Space, config: Config, target: Target, cases: Sequence[Case], cache: Cache
+) -> Checked:
+    """Runs every case of one config in each of BUILDS."""
+    started = time.perf_counter()
+    source = render(space, cases[0].problem, config, target)
+    calls = [
+        variant_call(space, case.problem, config, case.device(target), case.tensors, order=case.order)
+        for case in cases
+    ]
+    cases, calls = _affordable(cases, calls)
+    faults: list[Fault] = []
+    for build in BUILDS:
+        try:
+            results = emulate_calls(source, calls, build=build, cache=cache, template=space.file)
+        except CompileError as error:
+            faults.append(Fault("compile_error", str(error), build))
+            break
+        for case, result in zip(cases, results, strict=True):
+            faults += _faults(case, result, build)
+    return Checked(space, config, time.perf_counter() - started, tuple(faults))
+
+
+def _affordable(cases: Sequence[Case], calls: Sequence[Call]) -> tuple[list[Case], list[Call]]:
+    """Leaves out what has so many threads that it would take seconds, but never the three smallest."""
+
+    def threads(call: Call) -> int:
+        launch = call.launch
+        return launch.grid * launch.block + launch.finish_grid * launch.finish_block
+
+    limit = max(MOST_THREADS, *sorted(threads(call) for call in calls)[:3])
+    kept = [(case, call) for case, call in zip(cases, calls, strict=True) if threads(call) <= limit]
+    return [case for case, _ in kept], [call for _, call in kept]
+
+
+def _faults(case: Case, result: Emulation, build: str) -> list[Fault]:
+    found = [Fault(f.kind, str(f), build, case.name, f) for f in result.findings]
+    output = result.outputs.get(case.problem.output.name)
+    if output is None:
+        return found
+    judgement = judge(output, case.expected)
+    if judgement.wrong:
+        text = (
+            f"{judgement.wrong} of {output.numel()} outputs are wrong; worst at {list(judgement.worst)}: "
+            f"{judgement.got:.9g} instead of {judgement.want:.9g}"
+        )
+        found.append(Fault("wrong_result", text, build, case.name))
+    return found
+
+
+def check_configs(
+    work: Sequence[tuple[Space, Config, Target, Sequence[Case]]], cache: Cache, jobs: int
+) -> Iterator[Checked]:
+    """Checks configs, `jobs` at a time, and gives each as it is done. Compilers and kernels are processes of
+    their own, so threads are enough to keep them busy."""
+    pool = ThreadPoolExecutor(max_workers=max(1, jobs))
+    try:
+        pending = [pool.submit(check_config, *each, cache) for each in work]
+        for done in as_completed(pending):
+            yield done.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
