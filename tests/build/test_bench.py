@@ -179,7 +179,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2.45-2.55" in shown
     assert "busy" not in shown
     assert "yardstick" in shown
-    _show({**FOUND, "speedup_ci95": {"eager": [1.4, 3.1]}})
+    _show({**FOUND, "speedup_ci95": {"eager": [1.4, 3.1], "sum_x": [0.8, 0.8]}})
     assert "machine was busy" in capsys.readouterr().out
 
 

@@ -115,7 +115,7 @@ def test_turns_take_every_contestant_once_a_round() -> None:
     assert device.settled == 1
     assert [set(values) for values in samples] == [{1.0}, {2.0}, {3.0}]
     assert {len(values) for values in samples} == {20}
-    rounds = [call for call, _ in device.taken[9:]]
+    rounds = [call for call, _ in device.taken[12:]]
     orders = {tuple(contestants.index(c) for c in rounds[i : i + 3]) for i in range(0, len(rounds), 3)}
     assert len(orders) > 2
     assert all(sorted(order) == [0, 1, 2] for order in orders)
@@ -142,6 +142,14 @@ def test_slow_contestants_get_half_of_the_budget_where_it_lasts() -> None:
     alone = in_rounds(ScriptedDevice(), [[times([100.0])], [times([3000.0])]], budget_ms=100.0)
     assert [len(one) for one in alone] == [11, 5]
     assert in_rounds(ScriptedDevice(), []) == []
+
+
+@pytest.mark.parametrize(("hiccups", "rounds"), [(3, 11), (4, 9)])
+def test_hiccups_make_no_contestant_slow(hiccups: int, rounds: int) -> None:
+    busy = times([*[50.0] * hiccups, *[1.0] * 400])
+    samples = in_rounds(ScriptedDevice(), [[times([1.0])], [busy]], budget_ms=20.0)
+    assert len(samples[0]) >= 10
+    assert rounds <= len(samples[1]) <= len(samples[0])
 
 
 def test_finals_hold_every_round_for_all() -> None:
