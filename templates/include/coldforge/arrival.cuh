@@ -34,8 +34,8 @@ inline void fence_acquire() { __threadfence(); }
 
 #endif  // __CUDACC__
 
-// True for the one caller that brings the counter to `total`; it then sees what all others wrote. Only that one
-// needs the second fence, which empties a cache that its neighbours use.
+// True for the one caller that brings the counter to `total`; it then sees what all others wrote. Only that
+// one needs the second fence, which empties a cache that its neighbours use.
 __device__ __forceinline__ bool arrive(u32* counter, u32 count, u32 total) {
   const bool last = add_release(counter, count) + count == total;
   if (last) fence_acquire();
