@@ -117,8 +117,8 @@ def _answer(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
         return _refusal(error)
     except Exception as error:
         traceback.print_exc()
-        message = f"{type(error).__name__}: {error}".splitlines()[0]
-        return _unexpected(workbench, {"kind": "refused", "input": False, "message": message})
+        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _unexpected(workbench, {"kind": "refused", "input": False, "message": line})
 
 
 def _unexpected(workbench: Workbench, refusal: dict[str, Any]) -> dict[str, Any]:
