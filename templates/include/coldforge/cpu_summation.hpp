@@ -99,6 +99,7 @@ COLDFORGE_INLINE Vector<float, LANES> last_of(const float* end, int count) {
 // the three holds the sums.
 template <class C, int LANES>
 struct Summation {
+  static_assert((C::UNROLL & (C::UNROLL - 1)) == 0 && (C::STREAMS & (C::STREAMS - 1)) == 0, "trees halve");
   using Sum =
       typename Select<C::ACC_FP64, DoubleSum<LANES>,
                       typename Select<C::ACC_KAHAN, CompensatedSum<LANES>, PairwiseSum<LANES>>::type>::type;
