@@ -238,3 +238,34 @@ def test_readings_are_none_without_a_gpu() -> None:
     found = readings("ffffffff:ff:1f.0")
     assert set(found) == {"driver", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w"}
     assert found["sm_clock_mhz"] is None
+
+
+def test_samples_are_taken_again_when_the_host_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _device(cuCtxSynchronize=lambda: (Status.CUDA_SUCCESS,))
+    device._hold_s_per_call = 100e-6
+    holds: list[float] = []
+
+    def enqueue(calls: Any, count: int, hold_s: float, *, cold: bool) -> tuple[list[Any], bool]:
+        holds.append(hold_s)
+        event = SimpleNamespace(elapsed_time=lambda _: 1000 * hold_s)
+        return [(event, event)] * count, hold_s >= 2 * 400e-6
+
+    monkeypatch.setattr(device, "_enqueue", enqueue)
+    assert device.sample_ms([lambda: None], 2, cold=False) == pytest.approx([0.8, 0.8])
+    assert holds == pytest.approx([200e-6, 400e-6, 800e-6])
+    device.sample_ms([lambda: None], 2, cold=False)  # what it learned stays
+    assert holds[3:] == pytest.approx([800e-6])
+
+
+def test_a_call_that_waits_for_the_device_ends_the_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _device(cuCtxSynchronize=lambda: (Status.CUDA_SUCCESS,))
+    device._hold_s_per_call = 100e-6
+    holds: list[float] = []
+
+    def enqueue(calls: Any, count: int, hold_s: float, *, cold: bool) -> tuple[list[Any], bool]:
+        holds.append(hold_s)
+        return [], False
+
+    monkeypatch.setattr(device, "_enqueue", enqueue)
+    assert device.sample_ms([lambda: None], 1, cold=False) == []
+    assert holds == pytest.approx([100e-6, 200e-6, 400e-6, 800e-6, 1e-3])
