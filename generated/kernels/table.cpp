@@ -16,6 +16,15 @@ __attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_di
 __attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
 __attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
 __attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+// Weak: null where the source has no second kernel, since no launch of its entry asks for one.
+__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v2_6a7bdc_finish(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v3_dd65b4_finish(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v2_6a7bdc_finish(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v3_dd65b4_finish(int64_t begin, int64_t end, void* words);
 }
 
 __asm__(
@@ -28,6 +37,16 @@ __asm__(
     ".popsection\n");
 extern "C" __attribute__((visibility("hidden"))) const unsigned char coldforge_cubin_conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46[];
 
+__asm__(
+    ".pushsection .rodata\n"
+    ".balign 64\n"
+    ".globl coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12\n"
+    ".hidden coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12\n"
+    "coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12:\n"
+    ".incbin \"kernels/conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12.cubin\"\n"
+    ".popsection\n");
+extern "C" __attribute__((visibility("hidden"))) const unsigned char coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12[];
+
 namespace coldforge {
 namespace {
 
@@ -37,9 +56,14 @@ const Variant kVariants[] = {
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v3_dd65b4), nullptr},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v2_6a7bdc), nullptr},
     {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6@sm_90", 90, nullptr, coldforge_cubin_conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46},
+    {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v3_dd65b4), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v3_dd65b4_finish)},
+    {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v2_6a7bdc), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v2_6a7bdc_finish)},
+    {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v3_dd65b4), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v3_dd65b4_finish)},
+    {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v2_6a7bdc), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v2_6a7bdc_finish)},
+    {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669@sm_90", 90, nullptr, coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12},
     {"none", kNoLevel, nullptr, nullptr},
 };
-const int kVariantCount = 5;
+const int kVariantCount = 10;
 
 }  // namespace
 }  // namespace coldforge
@@ -224,15 +248,250 @@ static_assert(Value::kCount <= coldforge::kMaxValues && 3 <= coldforge::kMaxTens
 }  // namespace op_conv2d_divide_leaky_relu
 }  // namespace
 
+namespace {
+namespace op_conv_transpose2d_mean_logsumexp {
+
+struct Value {
+  enum : int { N, C_in, H, W, C_out, R, S, stride_h, stride_w, padding_h, padding_w, output_padding_h, output_padding_w, dilation_h, dilation_w, groups, has_conv_bias, has_bias, dtype_bytes, H_out, W_out, TOP, BOTTOM, LEFT, RIGHT, kCount };
+};
+const char* const kValueNames[] = {"N", "C_in", "H", "W", "C_out", "R", "S", "stride_h", "stride_w", "padding_h", "padding_w", "output_padding_h", "output_padding_w", "dilation_h", "dilation_w", "groups", "has_conv_bias", "has_bias", "dtype_bytes", "H_out", "W_out", "TOP", "BOTTOM", "LEFT", "RIGHT"};
+const bool kOptional[] = {false, false, true, true};
+const int kAttributeLength[] = {2, 2, 2, 2, 0};
+const int kSizes[] = {Value::N, Value::H, Value::W, Value::H_out, Value::W_out};
+const int kFixed[] = {Value::C_in, Value::C_out, Value::R, Value::S, Value::stride_h, Value::stride_w, Value::padding_h, Value::padding_w, Value::output_padding_h, Value::output_padding_w, Value::dilation_h, Value::dilation_w, Value::groups, Value::has_conv_bias, Value::has_bias, Value::TOP, Value::BOTTOM, Value::LEFT, Value::RIGHT};
+
+const char* bind(const coldforge::Shapes& _in, const int64_t* _attributes, int64_t _element_bytes, int64_t* _v) {
+  if (_in.rank[0] != 4) return "x has another number of dimensions";
+  if (_in.rank[1] != 4) return "weight has another number of dimensions";
+  if (_in.rank[2] != -1 && _in.rank[2] != 1) return "conv_bias has another number of dimensions";
+  if (_in.rank[3] != -1 && _in.rank[3] != 3) return "bias has another number of dimensions";
+  [[maybe_unused]] const int64_t N = _in.size[0][0];
+  [[maybe_unused]] const int64_t C_in = _in.size[0][1];
+  [[maybe_unused]] const int64_t H = _in.size[0][2];
+  [[maybe_unused]] const int64_t W = _in.size[0][3];
+  [[maybe_unused]] const int64_t R = _in.size[1][2];
+  [[maybe_unused]] const int64_t S = _in.size[1][3];
+  [[maybe_unused]] const int64_t stride_h = _attributes[0];
+  if (stride_h < 1) return "stride_h is under 1";
+  [[maybe_unused]] const int64_t stride_w = _attributes[1];
+  if (stride_w < 1) return "stride_w is under 1";
+  [[maybe_unused]] const int64_t padding_h = _attributes[2];
+  if (padding_h < 0) return "padding_h is under 0";
+  [[maybe_unused]] const int64_t padding_w = _attributes[3];
+  if (padding_w < 0) return "padding_w is under 0";
+  [[maybe_unused]] const int64_t output_padding_h = _attributes[4];
+  if (output_padding_h < 0) return "output_padding_h is under 0";
+  [[maybe_unused]] const int64_t output_padding_w = _attributes[5];
+  if (output_padding_w < 0) return "output_padding_w is under 0";
+  [[maybe_unused]] const int64_t dilation_h = _attributes[6];
+  if (dilation_h < 1) return "dilation_h is under 1";
+  [[maybe_unused]] const int64_t dilation_w = _attributes[7];
+  if (dilation_w < 1) return "dilation_w is under 1";
+  [[maybe_unused]] const int64_t groups = _attributes[8];
+  if (groups < 1) return "groups is under 1";
+  [[maybe_unused]] const int64_t has_conv_bias = _in.rank[2] != -1;
+  [[maybe_unused]] const int64_t has_bias = _in.rank[3] != -1;
+  [[maybe_unused]] const int64_t dtype_bytes = _element_bytes;
+  [[maybe_unused]] const int64_t C_out = _in.size[1][1] * groups;
+  [[maybe_unused]] const int64_t H_out = ((((((H - INT64_C(1)) * stride_h) - (INT64_C(2) * padding_h)) + (dilation_h * (R - INT64_C(1)))) + output_padding_h) + INT64_C(1));
+  [[maybe_unused]] const int64_t W_out = ((((((W - INT64_C(1)) * stride_w) - (INT64_C(2) * padding_w)) + (dilation_w * (S - INT64_C(1)))) + output_padding_w) + INT64_C(1));
+  [[maybe_unused]] const int64_t TOP = coldforge::ceil_div_int(padding_h, stride_h);
+  [[maybe_unused]] const int64_t BOTTOM = coldforge::ceil_div_int(coldforge::max_int(INT64_C(0), (padding_h - output_padding_h)), stride_h);
+  [[maybe_unused]] const int64_t LEFT = coldforge::ceil_div_int(padding_w, stride_w);
+  [[maybe_unused]] const int64_t RIGHT = coldforge::ceil_div_int(coldforge::max_int(INT64_C(0), (padding_w - output_padding_w)), stride_w);
+  _v[Value::N] = N;
+  _v[Value::C_in] = C_in;
+  _v[Value::H] = H;
+  _v[Value::W] = W;
+  _v[Value::C_out] = C_out;
+  _v[Value::R] = R;
+  _v[Value::S] = S;
+  _v[Value::stride_h] = stride_h;
+  _v[Value::stride_w] = stride_w;
+  _v[Value::padding_h] = padding_h;
+  _v[Value::padding_w] = padding_w;
+  _v[Value::output_padding_h] = output_padding_h;
+  _v[Value::output_padding_w] = output_padding_w;
+  _v[Value::dilation_h] = dilation_h;
+  _v[Value::dilation_w] = dilation_w;
+  _v[Value::groups] = groups;
+  _v[Value::has_conv_bias] = has_conv_bias;
+  _v[Value::has_bias] = has_bias;
+  _v[Value::dtype_bytes] = dtype_bytes;
+  _v[Value::H_out] = H_out;
+  _v[Value::W_out] = W_out;
+  _v[Value::TOP] = TOP;
+  _v[Value::BOTTOM] = BOTTOM;
+  _v[Value::LEFT] = LEFT;
+  _v[Value::RIGHT] = RIGHT;
+  if (!(groups == INT64_C(1))) return "groups={groups} is not supported yet; only groups=1 is";
+  if (!((output_padding_h < coldforge::max_int(stride_h, dilation_h)) && (output_padding_w < coldforge::max_int(stride_w, dilation_w)))) return "output_padding {output_padding_h}x{output_padding_w} must be smaller than stride ({stride_h}x{stride_w}) or dilation ({dilation_h}x{dilation_w})";
+  if (!((H_out >= INT64_C(1)) && (W_out >= INT64_C(1)))) return "the padding ({padding_h}x{padding_w}) leaves no output of an image of {H}x{W} with kernel {R}x{S}, stride {stride_h}x{stride_w}, dilation {dilation_h}x{dilation_w}";
+  if (_in.size[1][0] != C_in) {
+    return "weight has another shape than [C_in, C_out // groups, R, S]";
+  }
+  if (_in.rank[2] != -1 && _in.size[2][0] != C_out) {
+    return "conv_bias has another shape than [C_out]";
+  }
+  if (_in.rank[3] != -1 && _in.size[3][0] != C_out) {
+    return "bias has another shape than [C_out, 1, 1]";
+  }
+  if (_in.rank[3] != -1 && _in.size[3][1] != INT64_C(1)) {
+    return "bias has another shape than [C_out, 1, 1]";
+  }
+  if (_in.rank[3] != -1 && _in.size[3][2] != INT64_C(1)) {
+    return "bias has another shape than [C_out, 1, 1]";
+  }
+  return nullptr;
+}
+
+void output_shape(const int64_t* _v, int64_t* _shape) {
+  const int64_t N = _v[Value::N];
+  _shape[0] = N;
+  _shape[1] = INT64_C(1);
+}
+
+bool covers0(const int64_t* _v) {
+  return _v[Value::C_in] == 64 &&
+         _v[Value::C_out] == 128 &&
+         _v[Value::R] == 3 &&
+         _v[Value::S] == 3 &&
+         _v[Value::stride_h] == 1 &&
+         _v[Value::stride_w] == 1 &&
+         _v[Value::padding_h] == 0 &&
+         _v[Value::padding_w] == 0 &&
+         _v[Value::output_padding_h] == 0 &&
+         _v[Value::output_padding_w] == 0 &&
+         _v[Value::dilation_h] == 1 &&
+         _v[Value::dilation_w] == 1 &&
+         _v[Value::groups] == 1 &&
+         _v[Value::has_conv_bias] == 1 &&
+         _v[Value::has_bias] == 1 &&
+         _v[Value::TOP] == 0 &&
+         _v[Value::BOTTOM] == 0 &&
+         _v[Value::LEFT] == 0 &&
+         _v[Value::RIGHT] == 0;
+}
+
+// conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e: SPLIT=1, VEC=8, UNROLL=4, STREAMS=8, ACC=kahan, LAUNCHES=one
+const int64_t kWorkload0[] = {4, 256, 256, 258, 258};
+
+coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
+                          [[maybe_unused]] const coldforge::Machine& _machine) {
+  const int64_t N = _v[Value::N];
+  const int64_t H = _v[Value::H];
+  const int64_t W = _v[Value::W];
+  const int64_t PLANES = (N * INT64_C(64));
+  const int64_t PIXELS = (H * W);
+  const int64_t COUNTER_BYTES = coldforge::round_up_int((INT64_C(4) * N), INT64_C(64));
+  const int64_t PARTIAL_BYTES = (((PLANES * INT64_C(1)) * INT64_C(1)) * INT64_C(4));
+  coldforge::Launch _launch;
+  _launch.finish_grain = INT64_C(1);
+  _launch.finish_units = INT64_C(0);
+  _launch.grain = coldforge::ceil_div_int(INT64_C(32768), PIXELS);
+  _launch.units = (PLANES * INT64_C(1));
+  _launch.workspace_bytes = ((COUNTER_BYTES + PARTIAL_BYTES) + ((INT64_C(4) * N) * INT64_C(128)));
+  _launch.zeroed_bytes = COUNTER_BYTES;
+  return _launch;
+}
+
+// conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa: SPLIT=1, VEC=8, UNROLL=16, STREAMS=4, ACC=fp32, LAUNCHES=one
+const int64_t kWorkload1[] = {1, 256, 256, 258, 258};
+
+coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
+                          [[maybe_unused]] const coldforge::Machine& _machine) {
+  const int64_t N = _v[Value::N];
+  const int64_t H = _v[Value::H];
+  const int64_t W = _v[Value::W];
+  const int64_t PLANES = (N * INT64_C(64));
+  const int64_t PIXELS = (H * W);
+  const int64_t COUNTER_BYTES = coldforge::round_up_int((INT64_C(4) * N), INT64_C(64));
+  const int64_t PARTIAL_BYTES = (((PLANES * INT64_C(1)) * INT64_C(1)) * INT64_C(4));
+  coldforge::Launch _launch;
+  _launch.finish_grain = INT64_C(1);
+  _launch.finish_units = INT64_C(0);
+  _launch.grain = coldforge::ceil_div_int(INT64_C(32768), PIXELS);
+  _launch.units = (PLANES * INT64_C(1));
+  _launch.workspace_bytes = ((COUNTER_BYTES + PARTIAL_BYTES) + ((INT64_C(4) * N) * INT64_C(128)));
+  _launch.zeroed_bytes = COUNTER_BYTES;
+  return _launch;
+}
+
+// conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669: SPLIT=128, BLOCK=256, VEC=4, UNROLL=16, ACC=kahan, LAUNCHES=two, HINT=streaming, FOLD=1
+const int64_t kWorkload2[] = {16, 512, 512, 514, 514};
+
+coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
+                          [[maybe_unused]] const coldforge::Machine& _machine) {
+  const int64_t N = _v[Value::N];
+  const int64_t PARTS = ((N * INT64_C(64)) * INT64_C(128));
+  const int64_t BLOCKS = coldforge::ceil_div_int((PARTS * INT64_C(32)), INT64_C(256));
+  const int64_t COUNTER_BYTES = coldforge::round_up_int((INT64_C(4) * N), INT64_C(256));
+  const int64_t SLOT_BYTES = coldforge::round_up_int(((((N * INT64_C(64)) * INT64_C(128)) * INT64_C(1)) * INT64_C(4)), INT64_C(256));
+  const int64_t FOLDED_BYTES = (((INT64_C(4) * N) * INT64_C(64)) * INT64_C(128));
+  coldforge::Launch _launch;
+  _launch.block = INT64_C(256);
+  _launch.finish_block = INT64_C(512);
+  _launch.finish_grid = N;
+  _launch.finish_shared_bytes = INT64_C(9104);
+  _launch.grid = BLOCKS;
+  _launch.shared_bytes = INT64_C(0);
+  _launch.workspace_bytes = ((COUNTER_BYTES + SLOT_BYTES) + FOLDED_BYTES);
+  _launch.zeroed_bytes = INT64_C(0);
+  return _launch;
+}
+
+const coldforge::Entry kEntries[] = {
+    {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
+     0x1.0000000000000p-24, 1.203276, 0, true, 5, 2,
+     kWorkload0, covers0, launch0},
+    {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
+     0x1.0000000000000p-24, 0.170999, 0, true, 7, 2,
+     kWorkload1, covers0, launch1},
+    {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
+     0x1.0000000000000p-24, 0.23747199773788452, 13, true, 9, 1,
+     kWorkload2, covers0, launch2},
+};
+
+constexpr coldforge::Operator kOperator = {
+    "coldforge::conv_transpose2d_mean_logsumexp",
+    "coldforge::conv_transpose2d_mean_logsumexp_reference",
+    4,
+    kOptional,
+    1,
+    5,
+    kAttributeLength,
+    Value::kCount,
+    kValueNames,
+    5,
+    kSizes,
+    19,
+    kFixed,
+    bind,
+    2,
+    output_shape,
+    kEntries,
+    3,
+};
+static_assert(Value::kCount <= coldforge::kMaxValues && 4 <= coldforge::kMaxTensors &&
+                  12 <= coldforge::kMaxWords && 2 <= coldforge::kMaxRank,
+              "conv_transpose2d_mean_logsumexp is larger than the runtime's tables");
+
+}  // namespace op_conv_transpose2d_mean_logsumexp
+}  // namespace
+
 STABLE_TORCH_LIBRARY(coldforge, m) {
   m.def("conv2d_divide_leaky_relu(Tensor x, Tensor weight, Tensor? bias, float divisor, float negative_slope, int[2] stride, int[2] padding, int[2] dilation, int groups=1, str? precision=None) -> Tensor");
   m.def("conv2d_divide_leaky_relu_reference(Tensor x, Tensor weight, Tensor? bias, float divisor, float negative_slope, int[2] stride, int[2] padding, int[2] dilation, int groups, str? precision, str reason) -> Tensor");
+  m.def("conv_transpose2d_mean_logsumexp(Tensor x, Tensor weight, Tensor? conv_bias, Tensor? bias, float scale, int[2] stride, int[2] padding, int[2] output_padding, int[2] dilation, int groups=1, str? precision=None) -> Tensor");
+  m.def("conv_transpose2d_mean_logsumexp_reference(Tensor x, Tensor weight, Tensor? conv_bias, Tensor? bias, float scale, int[2] stride, int[2] padding, int[2] output_padding, int[2] dilation, int groups, str? precision, str reason) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(coldforge, CPU, m) {
   m.impl("conv2d_divide_leaky_relu", &coldforge::boxed<op_conv2d_divide_leaky_relu::kOperator>);
+  m.impl("conv_transpose2d_mean_logsumexp", &coldforge::boxed<op_conv_transpose2d_mean_logsumexp::kOperator>);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(coldforge, CUDA, m) {
   m.impl("conv2d_divide_leaky_relu", &coldforge::boxed<op_conv2d_divide_leaky_relu::kOperator>);
+  m.impl("conv_transpose2d_mean_logsumexp", &coldforge::boxed<op_conv_transpose2d_mean_logsumexp::kOperator>);
 }
