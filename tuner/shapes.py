@@ -8,6 +8,7 @@ the size along which data and output both run first.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..codegen.errors import InputError
@@ -107,6 +108,15 @@ def ragged_problems(problem: Problem) -> tuple[Problem, ...]:
         if legal is not None:
             found.setdefault(tuple(legal.dims[name] for name in dims), legal)
     return tuple(found.values())
+
+
+def other_scalars(problem: Problem) -> Problem:
+    """The same shape with other run-time scalars: a kernel in which their values are written down is right
+    with those values alone.
+
+    Three quarters of each keep its sign, the order of two, and what lies between 0 and 1 there.
+    """
+    return replace(problem, scalars={n: 0.75 * v if v else 0.125 for n, v in problem.scalars.items()})
 
 
 def _nearest_legal(problem: Problem, dims: dict[str, int], axes: list[str]) -> Problem | None:

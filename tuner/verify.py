@@ -17,7 +17,7 @@ import torch
 from ..codegen.errors import InputError
 from .bound import Expectation, Judgement, expect, first_sample, judge, moved_by, reference_of
 from .inputs import draw, ragged_kinds, workload_kinds
-from .shapes import describe, elements, ragged_problems, ragged_workload
+from .shapes import describe, elements, other_scalars, ragged_problems, ragged_workload
 
 if TYPE_CHECKING:
     from ..codegen.problem import Problem
@@ -51,8 +51,10 @@ class Check:
 
     @property
     def name(self) -> str:
-        """The kind and the shape, for messages."""
-        return f"{self.kind} inputs at {describe(self.problem)}"
+        """The kind, the shape and scalars that are not the usual ones, for messages."""
+        usual = self.problem.operator.scalars
+        changed = [f"{n}={v:g}" for n, v in self.problem.scalars.items() if v != usual[n]]
+        return " ".join([f"{self.kind} inputs at {describe(self.problem)}", *changed])
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -110,7 +112,7 @@ class Checks:
     """All checks of a problem.
 
     Attributes:
-        ragged: Small awkward shapes, all kinds of inputs.
+        ragged: Small awkward shapes, all kinds of inputs; every other shape with other scalars.
         workload: The problem itself, the kinds of `workload_kinds`; the first is the one that is timed.
         near: A large shape just beside the workload, where there is one to check.
         left_out: Kinds of inputs on which the output hardly depends on the data: passing would mean
@@ -186,7 +188,9 @@ def _telling_shapes(
 ) -> dict[str, tuple[Problem, ...]]:
     """For each kind of inputs the ragged shapes at which the output depends on the data: all of them where it
     does at the largest, else each is asked."""
-    data, shapes, least = problem.tensors[0].name, ragged_problems(problem), _least_move(precision)
+    data, least = problem.tensors[0].name, _least_move(precision)
+    # Every other shape with other scalars.
+    shapes = tuple(other_scalars(s) if i % 2 else s for i, s in enumerate(ragged_problems(problem)))
 
     def tells(kind: str, shape: Problem) -> bool:
         tensors = {n: t.to(device.torch_device) for n, t in draw(shape, kind, seed).items()}

@@ -53,6 +53,7 @@ FAULTS = {
         PLAIN, [(": H(H), W(W)", ": H((H + 1) / 2), W(W)"), (_SUM, _SUM.replace("+= ", "+= 2 * "))]
     ),
     "channels of the weights permuted": Fault(PLAIN, [(_TAP, "T(tap_sum((c + g + 1) % P::C_in, t))")]),
+    "a scalar's value written down": Fault(PLAIN, [("scale(float(args.scale))", "scale(10.0f)")]),
     "border sums missing": Fault(
         PADDED, [("BORDERED = Rows::BINS > 1 || Columns::BINS > 1;", "BORDERED = false;")]
     ),
