@@ -5,12 +5,15 @@ step.
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import hashlib
 import keyword
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +33,8 @@ from .wrapper import render_init, render_operator
 REPOSITORY_NAMESPACE = "coldforge"
 GENERATED = BUILTIN_ROOT.parent / "generated"
 """The repository's own package."""
+ABANDONED_S = 3600.0
+"""How old a half-made tree is of which nobody is the writer any more."""
 
 _NAMESPACE = re.compile(r"[a-z][a-z0-9_]{0,60}\Z")
 # Namespaces of PyTorch 2.13 and its companions; a library that takes one of them cannot be loaded.
@@ -243,11 +248,12 @@ def _folder_init(summary: str) -> str:
 
 
 def _copied(path: Path, name: str) -> str:
-    """A Python file with a second line that says where it comes from."""
-    first, _, rest = path.read_text(encoding="utf-8").partition("\n")
-    if not first.startswith("#"):
-        first, rest = "# SPDX-License-Identifier: Apache-2.0", f"{first}\n{rest}"
-    return f"{first}\n# Copied by `coldforge freeze` from {name}; do not edit.\n{rest}"
+    """A Python file with a line that says where it comes from, below its own first comment: that may be a
+    licence, and a file without one is given none."""
+    text = path.read_text(encoding="utf-8")
+    first, _, rest = text.partition("\n")
+    note = f"# Copied by `coldforge freeze` from {name}; do not edit.\n"
+    return f"{first}\n{note}{rest}" if first.startswith("#") else note + text
 
 
 def _write_tree(out_dir: Path, files: dict[str, bytes], namespace: str) -> bool:
@@ -258,6 +264,7 @@ def _write_tree(out_dir: Path, files: dict[str, bytes], namespace: str) -> bool:
         return False
     try:
         out_dir.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(out_dir)
         aside = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.new-", dir=out_dir.parent))
     except OSError as error:
         raise ColdforgeError(f"cannot write beside {out_dir}: {error.strerror or error}") from error
@@ -272,6 +279,14 @@ def _write_tree(out_dir: Path, files: dict[str, bytes], namespace: str) -> bool:
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return True
+
+
+def _remove_abandoned(out_dir: Path) -> None:
+    """Removes the trees that killed commands left beside ``out_dir``, but none that may still be written."""
+    for aside in out_dir.parent.glob(f".{glob.escape(out_dir.name)}.new-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - aside.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(aside, ignore_errors=True)
 
 
 def _runtime_files(namespace: str) -> dict[str, bytes]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from coldforge.codegen.catalogue import Catalogue, catalogue
 from coldforge.codegen.errors import DeclarationError, InputError, UnknownName
 from coldforge.codegen.freeze import GENERATED, Winner, freeze, load_winners, merge, split_stale
 from coldforge.codegen.freeze.checks import check_shapes
+from coldforge.codegen.freeze.package import ABANDONED_S
 from coldforge.codegen.freeze.signature import Signature
 from coldforge.codegen.freeze.units import all_units, cubins_by_entry
 from coldforge.codegen.freeze.wrapper import render_operator
@@ -78,6 +81,19 @@ def test_a_changed_tree_is_replaced_whole(tmp_path: Path, naive_winner: WinnerFa
     freeze([naive_winner()], tmp_path / "fresh", "pkg")
     assert kept == _tree(tmp_path / "fresh")
     assert not list(tmp_path.glob(".*"))
+
+
+def test_what_a_killed_freeze_left_is_removed(tmp_path: Path, naive_winner: WinnerFactory) -> None:
+    abandoned, writing = tmp_path / ".pack.new-old", tmp_path / ".pack.new-now"
+    others = tmp_path / ".package.new-old"
+    for folder in (abandoned, writing, others):
+        folder.mkdir()
+        (folder / "manifest.json").write_text("{}")
+    long_ago = time.time() - 2 * ABANDONED_S
+    os.utime(abandoned, (long_ago, long_ago))
+    os.utime(others, (long_ago, long_ago))
+    freeze([naive_winner()], tmp_path / "pack", "pack")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".pack.new-now", ".package.new-old", "pack"]
 
 
 def test_package_imports_only_torch_and_the_standard_library(
