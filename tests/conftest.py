@@ -184,3 +184,38 @@ def frozen_package() -> Callable[..., ModuleType]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this suite."""
     parser.addoption("--renew-golden", action="store_true", help="write the golden texts anew")
+    group = parser.getgroup("instantiations", "executing every config of every CUDA template")
+    group.addoption(
+        "--instantiations",
+        choices=("missing", "all"),
+        default="missing",
+        help="missing: in the emulator, those that the ledgers lack, for two minutes; all: every one that "
+        "has not passed there yet, in the emulator and (-m gpu) on the GPU",
+    )
+    group.addoption(
+        "--instantiations-seconds",
+        type=float,
+        metavar="S",
+        help="begin no further ones after so long; running again goes on from there",
+    )
+    group.addoption(
+        "--ledger-folder",
+        type=Path,
+        metavar="DIR",
+        help="write the passes there, not beside the templates (`coldforge check --merge DIR` adds them)",
+    )
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What became of the instantiations: a line each, also from the processes of xdist."""
+    lines = [
+        text
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, text in getattr(report, "user_properties", ())
+        if name == "instantiations" and report.when == "call"
+    ]
+    if lines:
+        terminalreporter.section("instantiations of CUDA templates")
+        for line in sorted(lines):
+            terminalreporter.write_line(line)

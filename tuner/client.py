@@ -98,11 +98,18 @@ class WorkerClient:
             InputError: The problem cannot be verified.
             ColdforgeError: The worker does not start, or fails through no fault of the variant.
         """
+        return self._judged("trial", request, time_limit_s(request) if timeout_s is None else timeout_s)
+
+    def check(self, request: TrialRequest, timeout_s: float) -> TrialResult:
+        """Verifies one variant and does not time it; otherwise as `run`. Half of the checks launch it for a
+        device of few multiprocessors, so that a block goes through many tiles."""
+        return self._judged("check", request, timeout_s)
+
+    def _judged(self, kind: str, request: TrialRequest, limit_s: float) -> TrialResult:
         self._prepare(request)
         started = time.monotonic()
         try:
-            limit_s = time_limit_s(request) if timeout_s is None else timeout_s
-            answer = self.ask({"kind": "trial", "request": request.to_dict()}, limit_s)
+            answer = self.ask({"kind": kind, "request": request.to_dict()}, limit_s)
         except WorkerDied as error:
             return _lost(request, error, time.monotonic() - started)
         return TrialResult.from_dict(answer["result"])

@@ -7,6 +7,7 @@ nothing but the worker with it. Every message is a dict with a `kind`; every ans
     {"kind": "prepare", "request"}            -> {"kind": "done"}
     {"kind": "trial", "request"}              -> {"kind": "result", "result"}
     {"kind": "finals", "requests"}            -> {"kind": "results", "results"}
+    {"kind": "check", "request"}              -> {"kind": "result", "result"}     verified, not timed
     {"kind": "facts"}                         -> {"kind": "facts", "facts", "ceilings"}
     {"kind": "bench", ...}                    -> {"kind": "bench", ...}     see bench.py
     {"kind": "stop"}                          -> the process ends
@@ -159,6 +160,12 @@ def _finals(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "results", "results": [result.to_dict() for result in workbench.finals(requests)]}
 
 
+def _check(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    from .check.on_device import run_check
+
+    return run_check(workbench, message)
+
+
 def _facts(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "facts", "facts": workbench.device.facts(), "ceilings": workbench.ceilings.to_dict()}
 
@@ -173,6 +180,7 @@ _HANDLERS: Mapping[str, Callable[[Workbench, Mapping[str, Any]], dict[str, Any]]
     "prepare": _prepare,
     "trial": _trial,
     "finals": _finals,
+    "check": _check,
     "facts": _facts,
     "bench": _bench,
 }

@@ -48,9 +48,12 @@ class Case:
 
     def device(self, target: Target) -> Target:
         """The device that the launch is for."""
-        if not self.few_multiprocessors:
-            return target
-        return replace(target, attributes={**target.attributes, "sm_count": FEW_MULTIPROCESSORS})
+        return few(target) if self.few_multiprocessors else target
+
+
+def few(target: Target) -> Target:
+    """A device like it of FEW_MULTIPROCESSORS."""
+    return replace(target, attributes={**target.attributes, "sm_count": FEW_MULTIPROCESSORS})
 
 
 def build_cases(problem: Problem, precision: str) -> tuple[Case, ...]:

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instantiations that a ledger is about: every legal config of a template at its family's founding
+operator, and which of them have not been executed yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...codegen.problem import make_problem
+from ...codegen.render import KernelSource, render
+from ...codegen.target import cuda_target
+from .device_code import instantiation_digest
+from .ledger import Ledger, config_text
+
+if TYPE_CHECKING:
+    from ...codegen.catalogue import Catalogue
+    from ...codegen.operator import Operator
+    from ...codegen.problem import Problem
+    from ...codegen.space import Config, Space
+    from ...codegen.target import Target
+
+WORKLOAD, ARCH = "seed", "sm_90"
+MOST_CONFIGS = 3000
+"""Of one space: so that executing all of them stays a matter of minutes on a GPU."""
+
+
+@dataclass(frozen=True)
+class Instantiation:
+    """One config of a template, rendered.
+
+    Attributes:
+        digest: names what is executed: see `device_code`.
+    """
+
+    config: Config
+    source: KernelSource
+    digest: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What one ledger is about.
+
+    Attributes:
+        space: the template's space.
+        problem: the founding operator at its workload.
+        target: what for.
+        ledger: where it is written.
+        also_read: ledgers that count too and are not written.
+    """
+
+    space: Space
+    problem: Problem
+    target: Target
+    ledger: Ledger
+    also_read: tuple[Path, ...] = ()
+
+    @cached_property
+    def configs(self) -> list[Config]:
+        """Every legal config."""
+        return self.space.feasible(self.problem, self.target)
+
+    def instantiation(self, config: Config) -> Instantiation:
+        """A config, rendered and named."""
+        source = render(self.space, self.problem, config, self.target)
+        return Instantiation(config, source, instantiation_digest(self.space, source))
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """The digest of every config, by its values."""
+        return {config_text(config): self.instantiation(config).digest for config in self.configs}
+
+    def lacking(self, place: str | None = None) -> list[Config]:
+        """The configs that did not pass at `place`; when that is not given: that passed nowhere."""
+        rows = dict(self.ledger.rows())
+        for path in self.also_read:
+            for key, places in Ledger(path, {}).rows().items():
+                rows[key] = rows.get(key, frozenset()) | places
+        found = []
+        for config in self.configs:
+            values = config_text(config)
+            places = rows.get((values, self.digests[values]), frozenset())
+            if not places if place is None else place not in places:
+                found.append(config)
+        return found
+
+
+def ledger_path(space: Space) -> Path:
+    """Where a space's ledger is kept: beside it."""
+    return space.file.parent / f"ledger.{space.template}.{space.kind}.jsonl"
+
+
+def subjects(
+    catalogue: Catalogue,
+    operator: Operator | None = None,
+    template: str | None = None,
+    folder: Path | None = None,
+) -> list[Subject]:
+    """What there are ledgers of: each CUDA space of each family.
+
+    Args:
+        catalogue: the declarations.
+        operator: only its family.
+        template: only this template.
+        folder: where ledgers are written instead, `<family>.<file name>` each; those beside the spaces are
+            read too.
+    """
+    wanted = {operator.family.name} if operator else set(catalogue.families)
+    found = []
+    for founder in founders(catalogue):
+        if founder.family.name in wanted:
+            for space in catalogue.spaces(founder, "cuda", template):
+                found.append(_subject(space, founder, folder))
+    return found
+
+
+def founders(catalogue: Catalogue) -> list[Operator]:
+    """The founding operator of each family: the first that is declared."""
+    first: dict[str, Operator] = {}
+    for operator in catalogue.operators.values():
+        first.setdefault(operator.family.name, operator)
+    return list(first.values())
+
+
+def _subject(space: Space, founder: Operator, folder: Path | None) -> Subject:
+    workload = WORKLOAD if WORKLOAD in founder.workloads else next(iter(founder.workloads))
+    problem = make_problem(founder, workload)
+    target = cuda_target(ARCH if ARCH in space.archs else space.archs[0])
+    about: dict[str, Any] = {
+        "template": space.name,
+        "operator": founder.name,
+        "workload": workload,
+        "arch": target.arch,
+        "dtype": problem.dtype.name,
+        "parameters": [parameter.name for parameter in space.parameters],
+    }
+    beside = ledger_path(space)
+    if folder is None:
+        return Subject(space, problem, target, Ledger(beside, about))
+    path = folder / f"{space.family}.{beside.name}"
+    return Subject(space, problem, target, Ledger(path, about), (beside,))
+
+
+def merge(found: Iterable[Subject], folder: Path) -> None:
+    """Adds to each ledger what another run wrote into a folder.
+
+    Args:
+        found: of `subjects`.
+        folder: what `subjects` was given then.
+    """
+    for subject in found:
+        other = folder / f"{subject.space.family}.{subject.ledger.path.name}"
+        subject.ledger.tidy(subject.digests, [other])
