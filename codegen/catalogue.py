@@ -181,9 +181,14 @@ def catalogue(*extra_roots: Path) -> Catalogue:
     """
     roots = {BUILTIN_ROOT: BUILTIN_ROOT}
     for root in extra_roots:
-        if not root.is_dir():
+        try:
+            declares = family_folders(root) or any((root / "operators").glob("*.yaml"))
+            is_folder = root.is_dir()
+        except OSError as error:
+            raise DeclarationError(f"--templates {root}: cannot be read: {error.strerror or error}") from None
+        if not is_folder:
             raise DeclarationError(f"--templates {root}: not a folder")
-        if not family_folders(root) and not any((root / "operators").glob("*.yaml")):
+        if not declares:
             raise DeclarationError(
                 f"--templates {root}: declares nothing; it must hold a family.yaml, folders with one, or "
                 "operators/*.yaml"

@@ -82,7 +82,7 @@ def check_keys(
     """
     required, optional = list(required), list(optional)
     if not isinstance(value, dict):
-        raise DeclarationError(f"{where}: expected a mapping, got {_brief(value)}")
+        raise DeclarationError(f"{where}: expected a mapping, got {brief(value)}")
     missing = [key for key in required if key not in value]
     if missing:
         raise DeclarationError(f"{where}: missing key {missing[0]!r}; required: {', '.join(required)}")
@@ -97,7 +97,7 @@ def check_keys(
 def check_named(value: Any, where: str) -> dict[str, Any]:
     """``value`` as a mapping whose keys are identifiers."""
     if not isinstance(value, dict):
-        raise DeclarationError(f"{where}: expected a mapping of names, got {_brief(value)}")
+        raise DeclarationError(f"{where}: expected a mapping of names, got {brief(value)}")
     for key in value:
         check_identifier(key, where)
     return value
@@ -107,49 +107,50 @@ def check_identifier(value: Any, where: str) -> str:
     """``value`` as an identifier that is also safe as a C++ name and a file name."""
     if not isinstance(value, str) or not IDENTIFIER.match(value) or len(value) > 80:
         raise DeclarationError(
-            f"{where}: {_brief(value)} is not a name (a letter, then letters, digits and _)"
+            f"{where}: {brief(value)} is not a name (a letter, then letters, digits and _)"
         )
     return value
 
 
 def check_text(value: Any, where: str) -> str:
     """``value`` as one line of text."""
-    if not isinstance(value, str) or not value.strip() or "\n" in value.strip():
-        raise DeclarationError(f"{where}: expected one line of text, got {_brief(value)}")
+    if not isinstance(value, str) or not value.strip() or not value.strip().isprintable():
+        raise DeclarationError(f"{where}: expected one line of text, got {brief(value)}")
     return value.strip()
 
 
 def check_list(value: Any, where: str) -> list[Any]:
     """``value`` as a list that is not empty."""
     if not isinstance(value, list) or not value:
-        raise DeclarationError(f"{where}: expected a list that is not empty, got {_brief(value)}")
+        raise DeclarationError(f"{where}: expected a list that is not empty, got {brief(value)}")
     return value
 
 
 def check_number(value: Any, where: str) -> float:
     """``value`` as a finite number (a bool is none)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-        raise DeclarationError(f"{where}: expected a number, got {_brief(value)}")
+        raise DeclarationError(f"{where}: expected a number, got {brief(value)}")
     return float(value)
 
 
 def check_int(value: Any, where: str, low: int, high: int = 2**31 - 1) -> int:
     """``value`` as a whole number in ``low..high``."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise DeclarationError(f"{where}: {_brief(value)} is not a whole number from {low} to {high}")
+        raise DeclarationError(f"{where}: {brief(value)} is not a whole number from {low} to {high}")
     return value
 
 
 def check_expression(value: Any, where: str) -> Expr:
     """``value`` as an expression; a plain number is one too."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise DeclarationError(f"{where}: expected an expression, got {_brief(value)}")
+        raise DeclarationError(f"{where}: expected an expression, got {brief(value)}")
     try:
         return parse(str(value))
     except DeclarationError as error:
         raise DeclarationError(f"{where}: {error}") from None
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
+    """``value`` as a message shows it: at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

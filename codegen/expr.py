@@ -24,6 +24,8 @@ Value = int | float | str | bool
 Evaluator = Callable[[Mapping[str, Value]], Value]
 MAX_TEXT = 2000
 MAX_MAGNITUDE = 2**63 - 1
+# The text stands in generated Python, within double quotes too: none of these may end what it stands in.
+_FOREIGN_SIGNS = frozenset('#"\\')
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -111,10 +113,13 @@ def parse(text: str) -> Expr:
     """
     if not isinstance(text, str) or not text.strip():
         raise DeclarationError(f"expected an expression, got {text!r}")
+    text = text.strip()
     if len(text) > MAX_TEXT:
         raise DeclarationError(f"an expression of {len(text)} characters; at most {MAX_TEXT} are allowed")
+    if not text.isprintable() or not _FOREIGN_SIGNS.isdisjoint(text):
+        raise DeclarationError(f'malformed expression {text!r}: one line without # " and \\ is wanted')
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text, mode="eval").body
         names = frozenset(_check(tree, text))
         return Expr(text, tree, names, _compile(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -154,7 +154,7 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
     items = value if value == [] else declare.check_list(value, where)
     names = tuple(declare.check_identifier(item, where) for item in items)
     if len(set(names)) != len(names):
-        raise DeclarationError(f"{where}: a name stands twice in {', '.join(names)}")
+        raise DeclarationError(f"{where}: a name stands twice in {declare.brief(list(names))}")
     return names
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from . import declare
 from .chain import active, apply_chain, roles_of, shape_after
 from .dtypes import DType, dtype_named
 from .errors import InputError, ReferenceFailed, UnknownName
@@ -203,11 +204,15 @@ class Problem:
                 f"{where} gave a tensor of shape {list(result.shape)}; the declared output "
                 f"{family.output.name} is {list(self.linear_shape)} here"
             )
-        dtype = next(t.dtype for t in given.values() if t is not None)
-        if result.dtype != dtype:
-            raise ReferenceFailed(
-                f"{where} gave {result.dtype} for inputs of {dtype}; it must keep their type"
-            )
+        like = next(t for t in given.values() if t is not None)
+        for kept, found, wanted in (
+            ("type", result.dtype, like.dtype),
+            ("device", result.device, like.device),
+        ):
+            if found != wanted:
+                raise ReferenceFailed(
+                    f"{where} gave {found} for inputs of {wanted}; it must keep their {kept}"
+                )
         return result
 
     def apply_epilogue(
@@ -283,17 +288,21 @@ def _assign(operator: Operator, word: str, value: Any, dims: dict[str, int], abs
     optional = operator.optional_tensors
     if word in optional:
         if value not in (0, 1, True, False):
-            raise InputError(f"{operator.name}: {word}={value!r}; it must be 1 (given) or 0 (left out)")
+            raise InputError(
+                f"{operator.name}: {word}={declare.brief(value)}; it must be 1 (given) or 0 (left out)"
+            )
         absent[:] = [n for n in absent if n != word] + ([] if value else [word])
         return
     pairs = {a.name: a.value_names for a in family.attributes}
     targets = family.aliases.get(word) or pairs.get(word) or (word,)
     numbers = list(value) if isinstance(value, list) else [value] * len(targets)
     if len(numbers) != len(targets):
-        raise InputError(f"{operator.name}: {word}={value!r}; expected one number or {len(targets)}")
+        raise InputError(
+            f"{operator.name}: {word}={declare.brief(value)}; expected one number or {len(targets)}"
+        )
     for name, number in zip(targets, numbers, strict=True):
         if isinstance(number, bool) or not isinstance(number, int):
-            raise InputError(f"{operator.name}: {name}={number!r}; it must be a whole number")
+            raise InputError(f"{operator.name}: {name}={declare.brief(number)}; it must be a whole number")
         dims[name] = number
 
 
@@ -307,7 +316,9 @@ def _checked(problem: Problem) -> Problem:
             raise InputError(f"{operator.name}: the workload gives no {name}")
         value = problem.dims[name]
         if not low <= value <= MAX_SIZE:
-            raise InputError(f"{operator.name}: {name}={value}; it must be from {low} to {MAX_SIZE}")
+            raise InputError(
+                f"{operator.name}: {name}={declare.brief(value)}; it must be from {low} to {MAX_SIZE}"
+            )
     for rule in family.rules:
         if not rule.require.evaluate(problem.values):
             raise InputError(f"{operator.name}: {rule.explain(problem.values)}")

@@ -37,7 +37,8 @@ def split_reference(value: Any, where: str) -> tuple[str, str]:
     for name in (module, function):
         if not declare.IDENTIFIER.match(name):
             raise DeclarationError(
-                f"{where}: {text!r}; it must be module:function, a function of the file module.py beside it"
+                f"{where}: {declare.brief(text)}; it must be module:function, a function of the file "
+                "module.py beside it"
             )
     return module, function
 

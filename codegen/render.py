@@ -120,15 +120,16 @@ def render_body(space: Space, problem: Problem, config: Config, target: Target) 
     Raises:
         DeclarationError: the template uses a name that the context lacks, or is malformed.
     """
+    environment = _environment(space.file.parent)
+    fields = context_fields(space, problem, config, target)
     try:
-        environment = _environment(space.file.parent)
-        fields = context_fields(space, problem, config, target)
         macros = environment.get_template(MACROS).make_module(fields)
         body = environment.get_template(space.file.name).render(fields, kernel=macros)
     except jinja2.TemplateSyntaxError as error:
         raise _syntax_error(error, space.file, space.family) from None
-    except (jinja2.TemplateError, UnicodeDecodeError, ArithmeticError, LookupError, TypeError) as error:
-        raise DeclarationError(f"{space.family}/{space.file.name}: {error}") from None
+    except Exception as error:  # a template runs code: whatever is raised there is its own fault
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise DeclarationError(f"{space.family}/{space.file.name}: {said}") from None
     return body.rstrip("\n") + "\n"
 
 
@@ -229,6 +230,8 @@ def _named_templates(text: str, path: Path, folder: Path) -> list[Path]:
         names = list(meta.find_referenced_templates(_environment(folder).parse(text)))
     except jinja2.TemplateSyntaxError as error:
         raise _syntax_error(error, path, folder.name) from None
+    except RecursionError:
+        raise DeclarationError(f"{folder.name}/{path.name}: nested too deeply") from None
     for name in names:
         if name is None:
             named += [p for p in sorted(folder.rglob("*")) if p.is_file()]

@@ -50,7 +50,7 @@ def family_in_full(doc: Mapping[str, Any], folder: Path, where: str) -> dict[str
         raise DeclarationError(f"{where}: tensors: at least one is needed")
     if "sizes" not in full:
         full["sizes"] = _sizes(shapes.values(), doc)
-    full.setdefault("run_time", full["sizes"][:1])
+    full.setdefault("run_time", full["sizes"][:1] if isinstance(full["sizes"], list) else [])
     if "abi_sizes" not in full:
         full["abi_sizes"] = _received(full["run_time"], doc.get("derived", {}), where)
     full.setdefault("flops", 0)
@@ -74,7 +74,9 @@ def _folder_name(folder: Path, where: str) -> str:
 def _output(value: Any, where: str) -> Any:
     """``{y: [rows, columns]}`` as ``{name: y, shape: [rows, columns]}``."""
     if not isinstance(value, dict):
-        raise DeclarationError(f"{where}: expected a mapping, {{NAME: [SIZE, ...]}}, got {value!r:.60}")
+        raise DeclarationError(
+            f"{where}: expected a mapping, {{NAME: [SIZE, ...]}}, got {declare.brief(value)}"
+        )
     if {"name", "shape"} & set(value):
         return value
     if len(value) != 1:

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from .outcome import TrialResult
 from .study import Study
 from .summary import entry_of, failures, fraction_of_floor, ranked, summarise
 
@@ -21,9 +22,14 @@ def study_document(study: Study) -> dict[str, Any]:
     results = study.results()
     summary = summarise(study, results)
     top = [entry_of(result) for result in ranked(results)[:_TOP]]
-    causes = {name: {"count": n, "example": reason} for name, (n, reason) in failures(results).items()}
+    causes = causes_of(results)
     current = study.winner_is_current(len(results))
     return {**summary, "finals_held": current, "finals": study.finals, "top": top, "failures": causes}
+
+
+def causes_of(results: list[TrialResult]) -> dict[str, dict[str, Any]]:
+    """Why variants failed: cause -> how many, and the first one's reason."""
+    return {name: {"count": n, "example": reason} for name, (n, reason) in failures(results).items()}
 
 
 def studies_document(studies: Sequence[Study]) -> dict[str, Any]:
@@ -39,21 +45,22 @@ def study_tables(document: Mapping[str, Any]) -> RenderableType:
     if document["top"]:
         parts.append(_top(document["top"]))
     if document["failures"]:
-        table = Table("failed", "configs", "for example", box=None)
-        for name, cause in document["failures"].items():
-            table.add_row(name, str(cause["count"]), Text(cause["example"]))
-        parts.append(table)
+        parts.append(_causes(document["failures"]))
     return Group(*parts)
 
 
 def result_tables(run: Mapping[str, Any]) -> RenderableType:
-    """The end of a tuning run for a person: its status, then the facts of its study."""
+    """The end of a tuning run for a person: its status, then the facts of its study, and where no variant is
+    right the reasons."""
     speedup = ""
     best, default = run["best"], run["default"]
     if best and default and default["time_ms"]:
         speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
     added = f"{run['added']} configs in {run['seconds']:.0f} s"
-    return Group(Text(f"{run['status']}: {added}{speedup}", style="bold"), _facts(run))
+    parts: list[RenderableType] = [Text(f"{run['status']}: {added}{speedup}", style="bold"), _facts(run)]
+    if best is None and run["failures"]:
+        parts.append(_causes(run["failures"]))
+    return Group(*parts)
 
 
 def studies_list(document: Mapping[str, Any]) -> RenderableType:
@@ -93,6 +100,13 @@ def _facts(document: Mapping[str, Any]) -> Table:
     ]
     for name, value in rows:
         table.add_row(Text(name, style="bold"), Text(value))
+    return table
+
+
+def _causes(causes: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table("failed", "configs", "for example", box=None)
+    for name, cause in causes.items():
+        table.add_row(name, str(cause["count"]), Text(cause["example"]))
     return table
 
 

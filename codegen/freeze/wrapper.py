@@ -22,7 +22,7 @@ def render_operator(signature: Signature) -> str:
     operator, family = signature.operator, signature.family
     context = {
         "name": operator.name,
-        "summary": operator.summary.rstrip("."),
+        "summary": _in_docstring(operator.summary.rstrip(".")),
         "module": operator.module,
         "family": family.name,
         "reference": family.reference_name,
@@ -52,6 +52,11 @@ def render_operator(signature: Signature) -> str:
         "module_attribute_names": _module_attributes(signature),
     }
     return environment().get_template("operator.py.jinja").render(context)
+
+
+def _in_docstring(text: str) -> str:
+    """A declaration's words, so that they cannot end the string that they stand in."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def render_init(signatures: Sequence[Signature], namespace: str) -> str:

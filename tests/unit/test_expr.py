@@ -64,6 +64,10 @@ def test_value(text: str, value: object) -> None:
         "None",
         "1" * 5000,
         "(" * 500 + "A" + ")" * 500,
+        "A # a comment",
+        '"a" == "b"',
+        "(A\n+ 1)",
+        "'\\x41' == 'A'",
     ],
 )
 def test_refused_when_parsed(text: str) -> None:

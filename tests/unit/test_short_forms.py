@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from coldforge.codegen.errors import ColdforgeError, DeclarationError, InputError
+from coldforge.codegen.freeze.signature import Signature
+from coldforge.codegen.freeze.wrapper import render_operator
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.reference_file import check_portable
 from coldforge.codegen.render import render
@@ -134,6 +137,8 @@ def test_roots_that_declare_nothing_or_a_name_twice(tmp_path: Path) -> None:
         catalogue(tmp_path)
     with pytest.raises(DeclarationError, match="not a folder"):
         catalogue(first / "family.yaml")
+    with pytest.raises(DeclarationError, match="cannot be read: File name too long"):
+        catalogue(tmp_path / ("a" * 5000))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +172,9 @@ def test_roots_that_declare_nothing_or_a_name_twice(tmp_path: Path) -> None:
             "reference:row_norm\nfamily: linear",
             "'linear' is already taken",
         ),
+        ("family.yaml", "tensors:", "sizes:\ntensors:", "family.yaml: sizes"),
+        ("family.yaml", "tensors:", 'summary: "\\0"\ntensors:', "expected one line of text"),
+        ("family.yaml", "reference:row_norm", "'" + 5000 * "-" + "'", "must be module:function"),
         ("reference.py", "def row_norm(x, weight)", "def row_norm(weight, x)", "arguments (x, weight)"),
         ("reference.py", "def row_norm(x, weight)", "def row_norm(x)", "arguments (x, weight)"),
         ("reference.py", "def row_norm(x, weight)", "def row_norm(x, weight, eps)", "arguments (x, weight)"),
@@ -196,6 +204,13 @@ def test_roots_that_declare_nothing_or_a_name_twice(tmp_path: Path) -> None:
         ("row_norm.cpp.jinja", "kernel.cpu_units", "kernel.gpu_units", "row_norm.cpp.jinja"),
         ("row_norm.cpp.jinja", "{% endcall %}", "", "row_norm.cpp.jinja:"),
         ("row_norm.cpp.jinja", "LANES", "{{ LANES }}", "'LANES' is undefined"),
+        (
+            "row_norm.cpp.jinja",
+            "{% endcall %}",
+            "{% include 'row_norm.cpp.jinja' %}{% endcall %}",
+            "recursion",
+        ),
+        ("row_norm.cpp.jinja", "LANES", "{{ '%d' % 'a' }}", "row_norm.cpp.jinja"),
     ],
 )
 def test_one_line_names_file_and_part(tmp_path: Path, file: str, old: str, new: str, expected: str) -> None:
@@ -203,6 +218,7 @@ def test_one_line_names_file_and_part(tmp_path: Path, file: str, old: str, new: 
     replace(place / file, old, new)
     said = _refused(place)
     assert expected in said
+    assert len(said) < 500
     assert file in said or NAME in said or "reference.py" in said
 
 
@@ -309,6 +325,17 @@ def test_what_a_frozen_reference_may_import(tmp_path: Path, line: str, refused: 
         assert refused in str(caught.value)
     else:
         check_portable(path)
+
+
+def test_a_summary_cannot_leave_its_docstring(tmp_path: Path) -> None:
+    summary = 'it says "x"""; import os; """ and \\'
+    place = write_family(tmp_path)
+    replace(place / "family.yaml", "tensors:", f"summary: '{summary}'\ntensors:")
+    module = ast.parse(render_operator(Signature(Catalogue((place,)).operators[NAME])))
+    assert ast.get_docstring(module) == f"{summary}."
+    assert not [
+        n for node in module.body if isinstance(node, ast.Import) for n in node.names if n.name == "os"
+    ]
 
 
 def test_frozen_entries_still_belong_to_their_operator() -> None:

@@ -13,6 +13,7 @@ from coldforge.tuner.identity import StudyInputs
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.progress import LiveProgress, PlainProgress, Snapshot, open_progress, readable_seconds
 from coldforge.tuner.search import FeasibleSet
+from coldforge.tuner.show import result_tables
 from coldforge.tuner.storage import open_storage
 from coldforge.tuner.study import Study, open_study
 from coldforge.tuner.summary import failures, fraction_of_floor, summarise
@@ -35,6 +36,18 @@ def _inputs(workload: str = "small") -> StudyInputs:
         compiler="g++ 12.2.0",
         driver="",
     )
+
+
+def test_a_run_without_a_right_variant_says_why() -> None:
+    failed = {"compile_error": {"count": 2, "example": "row_norm.cpp.jinja:3: 'nope' was not declared"}}
+    facts = {"status": "failed", "added": 2, "seconds": 1.0, "best": None, "default": None, "study": "s"}
+    facts |= {"operator": OP, "workload": "small", "device": "d", "target": "cpu", "arch": "a", "touched": ""}
+    facts |= {"problem": {"dims": {}, "dtype": "fp32"}, "precision": "fp32", "compiler": "c", "driver": ""}
+    for best, expected in ((None, True), ({"time_ms": 1.0, "template": "t", "config": {}}, False)):
+        screen = io.StringIO()
+        run_facts = {**facts, "outcomes": {"compile_error": 2}, "failures": failed, "best": best}
+        Console(file=screen, width=160).print(result_tables(run_facts))
+        assert ("'nope' was not declared" in screen.getvalue()) == expected
 
 
 def _fill(study: Study) -> None:

@@ -188,6 +188,7 @@ def _tune_one(
 ) -> dict[str, Any]:
     from ..backends import WorkerMeasurer, batch_size
     from ..progress import open_progress
+    from ..show import causes_of
     from ..summary import summarise
     from ..tune import DEFAULT_TRIALS, TuneOptions, Tuner
 
@@ -198,7 +199,8 @@ def _tune_one(
     tuner = Tuner(plan, study, feasible, compiler, measurer, progress, limits, guard)
     status = tuner.run()
     search = {"sampler": tuner.sampler, "seed": chosen.seed}
-    return {"status": status, **summarise(study, tuner.results), **tuner.numbers(), **search}
+    found = {**summarise(study, tuner.results), "failures": causes_of(tuner.results)}
+    return {"status": status, **found, **tuner.numbers(), **search}
 
 
 def _print(runs: list[dict[str, Any]]) -> None:
