@@ -4,6 +4,7 @@ operator, and which of them have not been executed yet."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from ...codegen.problem import make_problem
 from ...codegen.render import KernelSource, render
 from ...codegen.target import cuda_target
 from .device_code import instantiation_digest
-from .ledger import Ledger, config_text
+from .ledger import Ledger, claims, config_text
 
 if TYPE_CHECKING:
     from ...codegen.catalogue import Catalogue
@@ -76,16 +77,23 @@ class Subject:
 
     def lacking(self, place: str | None = None) -> list[Config]:
         """The configs that did not pass at `place`; when that is not given: that passed nowhere."""
-        rows = dict(self.ledger.rows())
-        for path in self.also_read:
-            for key, places in Ledger(path, {}).rows().items():
-                rows[key] = rows.get(key, frozenset()) | places
+        return [
+            config
+            for config, places in self._places()
+            if (not places if place is None else place not in places)
+        ]
+
+    def passed(self) -> dict[str, int]:
+        """How many of the configs passed at each place."""
+        return dict(Counter(place for _, places in self._places() for place in places))
+
+    def _places(self) -> list[tuple[Config, frozenset[str]]]:
+        """Where each config passed as it is now."""
+        rows = claims([self.ledger.path, *self.also_read])
         found = []
         for config in self.configs:
             values = config_text(config)
-            places = rows.get((values, self.digests[values]), frozenset())
-            if not places if place is None else place not in places:
-                found.append(config)
+            found.append((config, rows.get((values, self.digests[values]), frozenset())))
         return found
 
 
@@ -145,13 +153,20 @@ def _subject(space: Space, founder: Operator, folder: Path | None) -> Subject:
     return Subject(space, problem, target, Ledger(path, about), (beside,))
 
 
-def merge(found: Iterable[Subject], folder: Path) -> None:
+def merge(found: Iterable[Subject], folder: Path) -> int:
     """Adds to each ledger what another run wrote into a folder.
 
     Args:
         found: of `subjects`.
         folder: what `subjects` was given then.
+
+    Returns:
+        For how many of them there was a ledger.
     """
+    count = 0
     for subject in found:
         other = folder / f"{subject.space.family}.{subject.ledger.path.name}"
-        subject.ledger.tidy(subject.digests, [other])
+        if other.is_file():
+            subject.ledger.tidy(subject.digests, [other])
+            count += 1
+    return count

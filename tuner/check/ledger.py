@@ -49,10 +49,6 @@ class Ledger:
     path: Path
     about: Mapping[str, Any]
 
-    def rows(self) -> dict[Key, frozenset[str]]:
-        """Where each instantiation passed."""
-        return _read(self.path)
-
     def record(self, config: Config, digest: str, place: str) -> None:
         """Adds a pass at once: a kill afterwards loses nothing.
 
@@ -83,10 +79,7 @@ class Ledger:
             ColdforgeError: the file cannot be written.
         """
         with self._locked():
-            rows = dict(self.rows())
-            for other in others:
-                for key, places in _read(other).items():
-                    rows[key] = rows.get(key, frozenset()) | places
+            rows = claims([self.path, *others])
             kept = {
                 key: places
                 for key, places in rows.items()
@@ -127,9 +120,10 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _read(path: Path) -> dict[Key, frozenset[str]]:
+def claims(paths: Iterable[Path]) -> dict[Key, frozenset[str]]:
+    """Where each instantiation passed, by all of these ledgers; one that does not exist claims nothing."""
     found: dict[Key, frozenset[str]] = {}
-    for line in _text(path).splitlines():
+    for line in (line for path in paths for line in _text(path).splitlines()):
         match _parsed(line):
             case [str(config), str(digest), [*places]] if all(isinstance(place, str) for place in places):
                 found[config, digest] = found.get((config, digest), frozenset()) | frozenset(places)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ...codegen.errors import ColdforgeError, InputError
 from ...codegen.settings import load_settings
@@ -16,7 +18,12 @@ from . import options
 from .output import print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...codegen.operator import Operator
+    from ...codegen.problem import Problem
+    from ...codegen.space import Space
+    from ...codegen.target import Target
     from ..check.run import Checked
 
 SHOWN_PER_CAUSE = 3
@@ -27,6 +34,19 @@ SHOWN_PER_CAUSE = 3
 @click.option(
     "--all", "every", is_flag=True, help="Every legal config, not a set that covers all pairs of values."
 )
+@click.option(
+    "--ledger",
+    is_flag=True,
+    help="List the configs that no ledger says were executed; fail if there are any. With --all: execute "
+    "these, and record each at once.",
+)
+@click.option("--gpu", is_flag=True, help="With --all --ledger: on this machine's GPU.")
+@click.option(
+    "--merge",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --ledger: first add the ledgers that a run elsewhere wrote into DIR.",
+)
 @click.option("--arch", metavar="A", default="sm_90", show_default=True, help="Architecture.")
 @options.template_option
 @options.workload_option
@@ -34,9 +54,14 @@ SHOWN_PER_CAUSE = 3
 @options.dtype_option
 @options.templates_option
 @options.json_option
+@click.pass_context
 def command(
+    context: click.Context,
     operator: str | None,
     every: bool,
+    ledger: bool,
+    gpu: bool,
+    merge: Path | None,
     arch: str,
     template: str | None,
     workload: str | None,
@@ -50,24 +75,31 @@ def command(
     Each runs at small awkward shapes under two sets of checks: out-of-bounds and misaligned accesses and
     undefined behaviour; data races, reads of uninitialised memory, and barriers that not every thread
     reaches. Without OP: the operators of every family.
+
+    The ledger beside a template (ledger.<template>.cuda.jsonl) has a line for each config that was found
+    right at the workload seed of its family's first operator, on sm_90: what was executed, by a digest of its
+    device code, and where. A run that is stopped goes on where it ended.
     """
-    from ..check.cases import build_cases
-    from ..check.covering import covering
+    from ..check.instantiations import founders, subjects
+    from .check_ledger import run_ledger
 
     catalogue = (
         options.catalogue_for(operator, templates) if operator else options.catalogue_from_option(templates)
     )
-    declared = [catalogue.operator(operator)] if operator else _one_a_family(catalogue.operators.values())
+    declared = [catalogue.operator(operator)] if operator else founders(catalogue)
+    if ledger:
+        _refuse(context, "arch", "workload", "shape", "dtype")
+        found = subjects(catalogue, catalogue.operator(operator) if operator else None, template)
+        run_ledger(found, execute=every, gpu=gpu, other=merge, as_json=as_json)
+        return
+    if gpu or merge is not None:
+        raise InputError("--gpu and --merge go with --ledger")
     target, started = cuda_target(arch), time.perf_counter()
     work = []
     for each in declared:
         problem = options.problem_from_options(each, "cuda", workload, shape, dtype)
         spaces = [s for s in catalogue.spaces(each, "cuda", template) if arch in s.archs]
-        cases = build_cases(problem, problem.dtype.name) if spaces else ()
-        for space in spaces:
-            legal = space.feasible(problem, target)
-            chosen = legal if every else covering(legal, [space.default] if space.default in legal else [])
-            work += [(space, config, target, cases) for config in chosen]
+        work += _work(problem, spaces, target, every)
     if not work:
         raise InputError(f"there is no legal config of a CUDA template for {arch} to check")
     done = _run(work)
@@ -80,9 +112,27 @@ def command(
         raise ColdforgeError(f"{document['failed']} of {document['configs']} configs have faults")
 
 
-def _one_a_family(operators: Any) -> list[Operator]:
-    """The first declared operator of each family."""
-    return list({operator.family.name: operator for operator in reversed(list(operators))}.values())[::-1]
+def _work(problem: Problem, spaces: Sequence[Space], target: Target, every: bool) -> list[Any]:
+    """What `check_configs` takes: all legal configs, or a set that covers every pair of values."""
+    from ..check.cases import build_cases
+    from ..check.covering import covering
+
+    work: list[Any] = []
+    cases = build_cases(problem, problem.dtype.name) if spaces else ()
+    for space in spaces:
+        legal = space.feasible(problem, target)
+        chosen = legal if every else covering(legal, [space.default] if space.default in legal else [])
+        work += [(space, config, target, cases) for config in chosen]
+    return work
+
+
+def _refuse(context: click.Context, *names: str) -> None:
+    """Options that the ledger leaves no choice of."""
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InputError(
+                f"--{name} does not go with --ledger: it is about one workload on one architecture"
+            )
 
 
 def _run(work: list[Any]) -> list[Checked]:
