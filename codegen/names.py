@@ -17,11 +17,12 @@ _WORDS = """
 RESERVED = frozenset(keyword.kwlist) | frozenset(_WORDS.split())
 """Not for values and tensors."""
 
-# What the file of a frozen operator and its package call their own parts.
+# What the file of a frozen operator and its package call their own parts, and the built-in functions that
+# they call.
 _PACKAGE_WORDS = """
-    FrozenModule FrozenOp OP POINTWISE REDUCTIONS ReducingChain Sequence Tensor arguments ceil_div epilogue
-    family kernels linear magnitude operators output_shape reduction_length reference round_up runtime sizes
-    torch
+    FrozenModule FrozenOp OP POINTWISE REDUCTIONS ReducingChain Sequence Tensor abs arguments ceil_div
+    epilogue family int kernels linear magnitude max min operators output_shape reduction_length reference
+    round_up runtime sizes super torch
 """
 PACKAGE_NAMES = frozenset(keyword.kwlist) | frozenset(_PACKAGE_WORDS.split())
 """Not for operators and modules."""

@@ -166,11 +166,14 @@ def test_roots_that_declare_nothing_or_a_name_twice(tmp_path: Path) -> None:
         ("family.yaml", "{rows: 64, columns: 96}", "{rows: 64, columns: 0}", "columns=0"),
         ("family.yaml", "{small: {rows: 64, columns: 96}}", "small", "workloads"),
         ("family.yaml", "reference:row_norm", "reference:row_norm\nfamily: reductions", "already taken"),
-        (
-            "family.yaml",
-            "reference:row_norm",
-            "reference:row_norm\nfamily: linear",
-            "'linear' is already taken",
+        *(
+            (
+                "family.yaml",
+                "reference:row_norm",
+                f"reference:row_norm\nfamily: {name}",
+                f"'{name}' is already taken",
+            )
+            for name in ("linear", "int", "super", "max")
         ),
         ("family.yaml", "tensors:", "sizes:\ntensors:", "family.yaml: sizes"),
         ("family.yaml", "tensors:", 'summary: "\\0"\ntensors:', "expected one line of text"),
