@@ -66,10 +66,12 @@ def _at(problem: Problem, dims: dict[str, int]) -> Problem | None:
 
 
 # (batch, added to the outer extents, remainder mod 4 to which the innermost is raised, added to the
-# innermost). Additions are to the least legal extent: one pixel; under a tile; several ragged tiles; wide;
-# flat; tall and narrow. The remainders make every alignment of the rows occur.
+# innermost). Additions are to the least legal extent: one pixel; a few, so that between the borders of a
+# padded image there are fewer than a vector has; under a tile; several ragged tiles; wide; flat; tall and
+# narrow. The remainders make every alignment of the rows occur.
 _RAGGED = (
     (1, 0, None, 0),
+    (2, 2, None, 2),
     (2, 4, 1, 4),
     (1, 14, 3, 40),
     (3, 8, 2, 66),

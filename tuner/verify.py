@@ -189,8 +189,8 @@ def _telling_shapes(
     """For each kind of inputs the ragged shapes at which the output depends on the data: all of them where it
     does at the largest, else each is asked."""
     data, least = problem.tensors[0].name, _least_move(precision)
-    # Every other shape with other scalars.
-    shapes = tuple(other_scalars(s) if i % 2 else s for i, s in enumerate(ragged_problems(problem)))
+    # Every other shape with other scalars, the first to begin with: there may be one only.
+    shapes = tuple(s if i % 2 else other_scalars(s) for i, s in enumerate(ragged_problems(problem)))
 
     def tells(kind: str, shape: Problem) -> bool:
         tensors = {n: t.to(device.torch_device) for n, t in draw(shape, kind, seed).items()}

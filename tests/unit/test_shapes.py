@@ -13,6 +13,7 @@ from coldforge.tuner.shapes import (
     batch_size,
     describe,
     elements,
+    other_scalars,
     ragged_problems,
     ragged_workload,
     shrinkage,
@@ -87,6 +88,28 @@ def test_rules_are_kept(tmp_path: Path) -> None:
     assert min(columns) == 16
     assert len(columns) >= 4
     assert all(width % 8 == 0 for width in columns)
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"padding": 1}, {"padding": 2}, {"padding": 1, "stride": 2, "output_padding": 1}]
+)
+def test_few_pixels_between_the_borders(attributes: dict[str, int]) -> None:
+    problem = built_in("conv_transpose2d_mean_logsumexp", **attributes)
+    inner = []
+    for shape in ragged_problems(problem):
+        top, bottom, left, right = (int(shape.values[n]) for n in ("TOP", "BOTTOM", "LEFT", "RIGHT"))
+        inner.append((shape.dims["H"] - top - bottom, shape.dims["W"] - left - right))
+    assert any(rows > 0 and 0 < columns < 3 for rows, columns in inner), inner
+
+
+def test_other_scalars_are_other_ones() -> None:
+    problem = built_in("conv2d_divide_leaky_relu")
+    other = other_scalars(problem)
+    assert other.dims == problem.dims
+    assert {n: v / problem.scalars[n] for n, v in other.scalars.items()} == {
+        "divisor": pytest.approx(0.75),
+        "negative_slope": pytest.approx(0.75),
+    }
 
 
 def test_a_large_plane_with_a_rest() -> None:

@@ -55,7 +55,7 @@ def good(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
 def test_a_right_kernel_passes_with_room(device: TorchDevice, checks: tuple[Check, ...]) -> None:
     verdict = verify(device, good, lambda _: Launch(), checks)
     assert verdict.ok, verdict.reason
-    assert verdict.checks == len(checks) == 6 * 8 + 2
+    assert verdict.checks == len(checks) == 7 * 8 + 2
     assert 1e-8 < verdict.error < 1e-6
     assert 0.05 < verdict.bound_ratio < 0.9
 
