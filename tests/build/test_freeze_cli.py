@@ -159,3 +159,15 @@ def test_build_with_nothing_frozen(capfd: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capfd.readouterr().out)["status"] == "ok"
     assert run(["build"]) == 0
     assert "run coldforge tune OP, then coldforge freeze OP" in capfd.readouterr().out
+
+
+def test_an_operator_without_a_study_is_said(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], naive_winner: WinnerFactory
+) -> None:
+    store_study(tmp_path / "home", naive_winner())
+    line = call(capsys, "freeze", OPERATOR, "conv2d_mish", "--no-build", code=2)
+    assert "nothing to freeze" in line
+    assert "coldforge tune conv2d_mish first" in line
+    assert load_winners(own) == []
+    call(capsys, "freeze", OPERATOR, "--no-build")
+    assert [winner.operator for winner in load_winners(own)] == [OPERATOR]

@@ -112,7 +112,7 @@ def test_a_right_variant_is_verified_and_timed(client: WorkerClient, make: Make)
     assert result.config == {"UNITS": 6}
     assert result.code_digest == request.artifact["code_digest"]
     assert result.details["floor_ms"] > 0
-    assert result.details["checks"] == 50
+    assert result.details["checks"] == 58
     assert TrialResult.from_dict(result.to_dict()) == result
 
 

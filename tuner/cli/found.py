@@ -109,9 +109,11 @@ class Found:
         return good + [w for w in old if w.operator not in fresh], [w for w in old if w.operator in fresh]
 
     def require_some(self, winners: list[Winner]) -> None:
-        """Raises InputError when there is nothing to freeze."""
-        if not winners:
-            named = " ".join(self.operators) or "OP"
+        """Raises InputError when there is nothing to freeze, or nothing of an operator that was named."""
+        have = {winner.operator for winner in winners}
+        missing = [name for name in self.operators if name not in have]
+        if missing or not winners:
+            named = " ".join(missing) or "OP"
             why = (
                 "; ".join(self.left_out.values())
                 or f"no study has a winner; run coldforge tune {named} first"
