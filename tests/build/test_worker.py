@@ -133,7 +133,7 @@ def test_a_wrong_variant_has_a_reason(client: WorkerClient, make: Make) -> None:
 
 
 def test_a_fault_that_comes_with_use_is_caught_after_timing(client: WorkerClient, make: Make) -> None:
-    late = "static int calls = 0; if (begin == 0 && ++calls > 115) a.y[0] += 1.0f"
+    late = "static int calls = 0; if (begin == 0 && ++calls > 131) a.y[0] += 1.0f"
     result = client.run(make(late))
     assert result.outcome is TrialOutcome.WRONG_RESULT
     assert result.reason.startswith("after timing, ")
