@@ -32,7 +32,7 @@ def warn(op: FrozenOp, arguments: Sequence[Any], reason: str) -> None:
     if (op.name, reason) in _warned:
         return
     _warned.add((op.name, reason))
-    advice = f"; tune one: {tune_command(op, arguments)}, then {freeze_command(op)}"
+    advice = f"; tune one: {tune_command(op, arguments)}, then {freeze_command(op.name)}"
     advice = advice if reason.startswith(_TUNABLE) else ""
     text = f"coldforge: {op.name} runs the PyTorch reference: {reason}{advice}"
     warnings.warn(text, RuntimeWarning, stacklevel=_callers_level())
@@ -84,9 +84,9 @@ def tune_command(op: FrozenOp, arguments: Sequence[Any]) -> str:
     return command if dtype == "fp32" else f"{command} --dtype {dtype}"
 
 
-def freeze_command(op: FrozenOp) -> str:
-    """The command line that would freeze it into this package."""
-    command = f"coldforge freeze {op.name}"
+def freeze_command(name: str) -> str:
+    """The command line that would freeze that operator into this package."""
+    command = f"coldforge freeze {name}"
     return command if NAMESPACE == "coldforge" else f"{command} --package {NAMESPACE} --out {ROOT.parent}"
 
 

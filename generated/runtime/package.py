@@ -137,6 +137,6 @@ def missing_name(name: str, package: str, known: list[str]) -> Exception:
     frozen = ", ".join(known) or "nothing"
     return ImportError(
         f"{package} has no frozen {name!r} (it has {frozen}); for an operator of `coldforge list`: "
-        f"run `coldforge tune {name}`, then `coldforge freeze {name}`",
+        f"run `coldforge tune {name}`, then `{fallback.freeze_command(name)}`",
         name=package,
     )

@@ -13,6 +13,7 @@ from typing import Any
 import coldforge.codegen.freeze
 import optuna
 import pytest
+from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.freeze import Winner, freeze, load_winners
 from coldforge.tuner.cli import run
 from coldforge.tuner.storage import open_storage
@@ -129,6 +130,41 @@ def test_a_package_of_what_is_frozen(
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "torch.Size([1, 6, 3, 3])"
+
+
+def test_a_package_keeps_what_it_holds(
+    own: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    naive_winner: WinnerFactory,
+) -> None:
+    into = ("freeze", "--package", "mykernels", "--out", str(tmp_path), "--no-build")
+    mish = naive_winner(declared=catalogue().operator("conv2d_mish"), epilogue="")
+    home = tmp_path / "home"
+    store_study(home, naive_winner(), "first")
+    assert call(capsys, *into, OPERATOR)["operators"] == [OPERATOR]
+    store_study(home, mish, "second")
+    report = call(capsys, *into, "conv2d_mish")
+    assert report["operators"] == [OPERATOR, "conv2d_mish"]
+    assert [entry["what"] for entry in report["entries"]] == ["added"]
+    assert {w.name for w in load_winners(tmp_path / "mykernels")} == {naive_winner().name, mish.name}
+
+
+def test_a_package_whose_operators_are_unknown_is_left_alone(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], naive_winner: WinnerFactory
+) -> None:
+    folder = tmp_path / "mykernels"
+    freeze([naive_winner()], folder, "mykernels")
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(f'"operator": "{OPERATOR}"', '"operator": "their_own"'))
+    before = manifest.read_text()
+    store_study(tmp_path / "home", naive_winner(), "first")
+    line = call(
+        capsys, "freeze", OPERATOR, "--package", "mykernels", "--out", str(tmp_path), "--no-build", code=2
+    )
+    assert "holds their_own, which is not declared here" in line
+    assert "--templates DIR" in line
+    assert manifest.read_text() == before
 
 
 @pytest.mark.parametrize(

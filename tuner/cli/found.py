@@ -19,19 +19,29 @@ if TYPE_CHECKING:
 class Found:
     """The winners that a command line names: of studies, of bundles, and those frozen already.
 
+    Attributes:
+        frozen: what generated/ holds.
+        held: what the package that is written holds already, of any operator.
+
     Args:
         operators: only these; all when empty.
         sources: bundle files.
         storage: URL of the studies.
         given: the built-in declarations and those of --templates; ``catalogue`` has those of the folders that
             the operators were tuned from too.
+        package: the folder of the package that is written; None for generated/ and bundles.
 
     Raises:
         InputError: an operator is not declared (any more) where it was.
     """
 
     def __init__(
-        self, operators: tuple[str, ...], sources: tuple[str, ...], storage: str | None, given: Catalogue
+        self,
+        operators: tuple[str, ...],
+        sources: tuple[str, ...],
+        storage: str | None,
+        given: Catalogue,
+        package: Path | None = None,
     ) -> None:
         from ...codegen.freeze import GENERATED, load_winners, read_bundle
         from ..roots import extended, remembered
@@ -40,13 +50,15 @@ class Found:
 
         self.operators = operators
         self.frozen = load_winners(GENERATED)
+        there = package is not None and (package / "manifest.json").is_file()
+        self.held = load_winners(package) if package is not None and there else []
         self.bundles: list[Bundle] = [read_bundle(Path(source)) for source in sources]
         self.storage = open_storage(storage, load_settings().home, create=bool(sources))
         from_studies = not sources or bool(operators)
         with storage_faults():
             self.tuned = self.wanted(collect_winners(self.storage)) if from_studies else []
             self.carried = self.wanted([w for bundle in self.bundles for w in bundle.winners])
-            elsewhere = {w.operator for w in self.new} | set(operators)
+            elsewhere = {w.operator for w in (*self.new, *self.held)} | set(operators)
             roots = remembered(self.storage, elsewhere - set(given.operators))
         self.left_out = {} if operators else _gone(roots)
         self.catalogue = extended(given, {n: r for n, r in roots.items() if n not in self.left_out})
@@ -57,6 +69,12 @@ class Found:
         for name in operators:
             self._require_declared([w for w in self.carried if w.operator == name])
             self.catalogue.operator(name)
+        for winner in self.held:
+            if winner.operator not in self.catalogue.operators:
+                raise InputError(
+                    f"{package} holds {winner.operator}, which is not declared here, so it could not be "
+                    "kept: say --templates DIR, or name another --package"
+                )
 
     def wanted(self, winners: list[Winner]) -> list[Winner]:
         return [w for w in winners if not self.operators or w.operator in self.operators]

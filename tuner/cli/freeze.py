@@ -44,18 +44,20 @@ def command(
 ) -> int:
     """Freeze the winners of the newest studies (of OP, or of every operator) and build them.
 
-    Without --package and --bundle they go to generated/, where an entry of the same operator, shape and
-    device is replaced; operators of --templates have no place there. With --from, studies are read only for
-    the OPs named. A package or bundle with no study to take holds what generated/ holds.
+    Without --package and --bundle they go to generated/; operators of --templates have no place there. An
+    entry of the same operator, shape and device is replaced, all others stay, in generated/ and in a package
+    that is there already. With --from, studies are read only for the OPs named. A new package, or a bundle,
+    takes what generated/ holds (of the OPs) too.
     """
     _check_options(package, out, bundle, no_build)
-    found = Found(operators, sources, storage, options.catalogue_from_option(templates))
+    folder = None if package is None else Path(out or ".").absolute() / package
+    found = Found(operators, sources, storage, options.catalogue_from_option(templates), folder)
     if package is None and bundle is None:
         found.keep_to_builtin()
     if bundle is not None:
         report = _write_bundle(found, Path(bundle))
     else:
-        report = _write_package(found, package, out, build=not no_build)
+        report = _write_package(found, package, folder, build=not no_build)
     if as_json:
         print_json(report)
     else:
@@ -91,23 +93,26 @@ def _write_bundle(found: Found, path: Path) -> dict[str, Any]:
     }
 
 
-def _write_package(found: Found, package: str | None, out: str | None, *, build: bool) -> dict[str, Any]:
+def _write_package(found: Found, package: str | None, folder: Path | None, *, build: bool) -> dict[str, Any]:
     from ...codegen.freeze import GENERATED, freeze, merge, split_stale
     from ...codegen.freeze.package import REPOSITORY_NAMESPACE
     from ..transfer import import_studies
 
-    kept, stale = split_stale(found.frozen, found.catalogue)
-    if package is None:
+    if folder is None or package is None:
         folder, namespace = GENERATED, REPOSITORY_NAMESPACE
+        kept, stale = split_stale(found.frozen, found.catalogue)
+        here = kept
         if "site-packages" in folder.parts:
             raise InputError(
                 "generated/ of an installed coldforge is not written; use --package NAME --out DIR"
             )
     else:
-        folder, namespace = Path(out or ".").absolute() / package, package
-        kept = found.wanted(kept)
+        namespace = package
+        here, stale = split_stale(found.held, found.catalogue)
+        kept, _ = merge(split_stale(found.wanted(found.frozen), found.catalogue)[0], here)
     new, outdated = found.current()
-    winners, changes = merge(kept, new)
+    winners, _ = merge(kept, new)
+    changes = merge(here, new)[1]
     found.require_some(winners)
     report = freeze(winners, folder, namespace, declared=found.catalogue)
     imported = [name for bundle in found.bundles for name in import_studies(found.storage, bundle.studies)]
