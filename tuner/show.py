@@ -15,6 +15,8 @@ from .study import Study
 from .summary import entry_of, failures, fraction_of_floor, ranked, summarise
 
 _TOP = 10
+_BUSY = 1.5
+"""Finals that take this many times what the search saw were disturbed."""
 
 
 def study_document(study: Study) -> dict[str, Any]:
@@ -57,10 +59,26 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     if best and default and default["time_ms"]:
         speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
     added = f"{run['added']} configs in {run['seconds']:.0f} s"
+    if not run["added"]:
+        every = run["finished"] == run.get("feasible_configs")
+        added = f"all {run['finished']} configs are done" if every else "nothing was left to do"
     parts: list[RenderableType] = [Text(f"{run['status']}: {added}{speedup}", style="bold"), _facts(run)]
+    if doubt := _disturbed(run):
+        parts.append(Text(doubt, style="yellow"))
     if best is None and run["failures"]:
         parts.append(_causes(run["failures"]))
     return Group(*parts)
+
+
+def _disturbed(run: Mapping[str, Any]) -> str:
+    """What to say when the finals took far longer than the same variants did in the search."""
+    best, searched = run["best"], run.get("searched_ms")
+    if not best or best.get("from") != "finals" or not searched or best["time_ms"] < _BUSY * searched:
+        return ""
+    return (
+        f"The search saw {searched:.4g} ms: this machine was busy while the finals were held, so these times "
+        "say little. On a quiet one, a larger --trials holds them again."
+    )
 
 
 def studies_list(document: Mapping[str, Any]) -> RenderableType:

@@ -13,7 +13,8 @@ Entry = dict[str, Any]
 
 
 def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[str, Any]:
-    """The study in plain JSON: operator, target, device, workload, study, outcomes, best, default and more.
+    """The study in plain JSON: operator, target, device, workload, study, outcomes, best, default and more
+    (``searched_ms``: the best time that the search saw, before the finals).
 
     Args:
         results: the study's results, when they are at hand already.
@@ -37,6 +38,7 @@ def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[st
         "finished": finished_count(found),
         "outcomes": tally(found),
         "best": best_entry(study, found),
+        "searched_ms": found_ms[0].time_ms if (found_ms := ranked(found)) else None,
         "default": default_entry(study, found),
     }
 

@@ -115,7 +115,8 @@ def _show(found: dict[str, Any]) -> None:
     for row in found["rows"]:
         table.add_row(row["name"], *_cells(row, found))
     console.print(table)
-    console.print(f"{found['variant']}, floor {found['floor_ms']:.4g} ms", highlight=False, soft_wrap=True)
+    floor = f"{found['floor_ms']:.4g} ms" if found["floor_ms"] else "unknown: all of it fits the cache"
+    console.print(f"{found['variant']}, floor {floor}", highlight=False, soft_wrap=True)
     if any(_noisy(interval) for interval in found["speedup_ci95"].values()):
         console.print(
             "This machine was busy: the times swing. 'Faster by' is the median of the ratios within each "
