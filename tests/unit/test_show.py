@@ -50,6 +50,26 @@ def test_a_run_without_a_right_variant_says_why() -> None:
         assert ("'nope' was not declared" in screen.getvalue()) == expected
 
 
+@pytest.mark.parametrize(
+    ("best_ms", "searched_ms", "added", "words", "absent"),
+    [
+        (8.0, 0.012, 3, "The search saw 0.012 ms: this machine was busy", "are done"),
+        (1.0, 0.9, 3, "3 configs in 1 s", "busy"),
+        (1.0, 0.9, 0, "all 12 configs are done", "busy"),
+    ],
+)
+def test_the_end_of_a_run(best_ms: float, searched_ms: float, added: int, words: str, absent: str) -> None:
+    best = {"time_ms": best_ms, "template": "t", "config": {}, "floor_ms": None, "from": "finals"}
+    run = {"status": "ok", "added": added, "seconds": 1.0, "best": best, "default": None, "study": "s"}
+    run |= {"operator": OP, "workload": "small", "device": "d", "target": "cpu", "arch": "a", "touched": ""}
+    run |= {"problem": {"dims": {}, "dtype": "fp32"}, "precision": "fp32", "compiler": "c", "driver": ""}
+    run |= {"outcomes": {"ok": 12}, "failures": {}, "finished": 12, "feasible_configs": 12}
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(result_tables({**run, "searched_ms": searched_ms}))
+    assert words in screen.getvalue()
+    assert absent not in screen.getvalue()
+
+
 def _fill(study: Study) -> None:
     """14 trials: the first is the default, two fail, the fastest is number 13."""
     for index in range(14):
