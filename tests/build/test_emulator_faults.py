@@ -183,6 +183,13 @@ FAULTS = {
     "missing fence before an atomic": Fault(
         "reduction", "    __threadfence();\n", "", _in(("race",), "race"), "partial["
     ),
+    "missing fence behind an atomic": Fault(
+        "reduction",
+        "    __threadfence();  // so that what the others wrote is seen\n",
+        "",
+        _in(("race",), "race"),
+        "partial[b]",
+    ),
     "a store after the atomic that announces it": Fault(
         "reduction",
         "last = atomicAdd(counter, 1u) == gridDim.x - 1;",

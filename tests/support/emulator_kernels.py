@@ -63,6 +63,7 @@ extern "C" __global__ void coldforge_kernel(const __grid_constant__ Args args) {
     partial[blockIdx.x] = v;
     __threadfence();
     last = atomicAdd(counter, 1u) == gridDim.x - 1;
+    __threadfence();  // so that what the others wrote is seen
   }
   __syncthreads();
   if (last && t == 0) {

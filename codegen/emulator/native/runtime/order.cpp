@@ -90,6 +90,7 @@ void begin_block_order(int64_t block) {
     Knowledge& knowledge = thread_of(id).knowledge;
     knowledge.clock = block_started;
     knowledge.fenced = {};
+    knowledge.observed.clear();
     knowledge.acquired.clear();
   }
 }
@@ -118,7 +119,9 @@ void order_by_meet(int warp, unsigned lanes) {
   for (unsigned left = lanes; left != 0; left &= left - 1) all.lanes[__builtin_ctz(left)] = met;
   all.clock = met;
   for (unsigned left = lanes; left != 0; left &= left - 1) {
-    thread_of(warp * 32 + __builtin_ctz(left)).knowledge = all;
+    Knowledge& knowledge = thread_of(warp * 32 + __builtin_ctz(left)).knowledge;
+    all.observed = std::move(knowledge.observed);  // a fence of this thread itself has to follow
+    knowledge = all;
   }
 }
 
@@ -134,14 +137,16 @@ void order_by_fence() {
   knowledge.clock = tick();
   fenced.threads[current->id] = knowledge.clock;
   knowledge.fenced.join(fenced);
+  acquire_all(knowledge.acquired, knowledge.observed);
+  knowledge.observed.clear();
 }
 
-// An atomic takes what those before it at this address have published. That a fence should follow it is not
-// asked for. It publishes what its thread knows to be fenced.
+// An atomic sees what those before it at this address have published; what it sees counts once a fence
+// follows it. It publishes what its thread knows to be fenced.
 void order_by_atomic(const void* address) {
   Knowledge& knowledge = current->knowledge;
   std::vector<Published>& list = published[address];
-  if (!list.empty()) acquire(knowledge.acquired, {address, list.size()});
+  if (!list.empty()) acquire(knowledge.observed, {address, list.size()});
   Published mine = block_fenced;
   mine.join(knowledge.fenced);
   if (mine.empty()) return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which accesses are certain to come before which: happens-before, as the CUDA memory model defines it for
-// barriers, __syncwarp, and a fence followed by an atomic that another thread reads from. Two accesses that
-// it leaves unordered can meet in either order on a GPU, whatever order this run took.
+// barriers, __syncwarp, and a fence followed by an atomic that another thread's atomic reads from, followed
+// by a fence of that thread. Two accesses that it leaves unordered can meet in either order on a GPU,
+// whatever order this run took.
 //
 // One clock counts events of all threads. It never goes back within a process, so a record's clock tells its
 // block and its kernel too.
@@ -39,6 +40,7 @@ struct Knowledge {
   uint32_t clock = 0;
   uint32_t lanes[32] = {};
   Published fenced;
+  std::vector<Acquired> observed;  // by its atomics, with no fence behind them yet
   std::vector<Acquired> acquired;
 };
 

@@ -77,10 +77,15 @@ Meet& join(EmulatorSite site, unsigned mask, bool orders) {
   const unsigned lane = 1u << current->id % 32;
   if ((mask & lane) == 0) report_divergence("the calling lane is not in its own mask", site, nullptr);
   for (Meet* meet : warps[static_cast<size_t>(warp)].open) {
-    if ((meet->mask & lane) == 0 && (meet->arrived & mask) == 0) continue;
-    if (meet->site.id != site.id) report_divergence("two operations", site, meet);
-    if (meet->mask != mask) report_divergence("two masks for one operation", site, meet);
-    return *meet;
+    const bool waits_for_me = (meet->mask & lane) != 0, waited_for = (meet->arrived & mask) != 0;
+    if (!waits_for_me && !waited_for) continue;
+    if (meet->site.id == site.id) {
+      if (meet->mask != mask) report_divergence("two masks for one operation", site, meet);
+      return *meet;
+    }
+    // Lanes may do something among themselves before they join the others; not so if each waits for the
+    // other.
+    if (waits_for_me && waited_for) report_divergence("two operations", site, meet);
   }
   return new_meet(warp, site, mask, orders);
 }

@@ -34,8 +34,8 @@ T atomic_update(T* address, Update update, bool reads = true) {
   T NAME##_system(T* address, typename coldforge_emulator::Same<T>::type value) { \
     return NAME(address, value);                                                  \
   }
-COLDFORGE_ATOMIC(atomicAdd, true, old + value)
-COLDFORGE_ATOMIC(atomicSub, true, old - value)
+COLDFORGE_ATOMIC(atomicAdd, true, coldforge_emulator::wrapped_sum(old, value))
+COLDFORGE_ATOMIC(atomicSub, true, coldforge_emulator::wrapped_difference(old, value))
 COLDFORGE_ATOMIC(atomicMin, true, value < old ? value : old)
 COLDFORGE_ATOMIC(atomicMax, true, old < value ? value : old)
 COLDFORGE_ATOMIC(atomicAnd, true, old& value)

@@ -117,7 +117,7 @@ T reduce(EmulatorSite site, Combine combine, unsigned mask, T value) {
 
 }  // namespace coldforge_emulator
 
-#define __syncwarp(...) coldforge_emulator::sync_warp(COLDFORGE_EMULATOR_SITE, ##__VA_ARGS__)
+#define __syncwarp(...) coldforge_emulator::sync_warp(COLDFORGE_EMULATOR_SITE __VA_OPT__(, ) __VA_ARGS__)
 #define __shfl_sync(...) coldforge_emulator::shuffle(COLDFORGE_EMULATOR_SITE, __VA_ARGS__)
 #define __shfl_up_sync(...) coldforge_emulator::shuffle_up(COLDFORGE_EMULATOR_SITE, __VA_ARGS__)
 #define __shfl_down_sync(...) coldforge_emulator::shuffle_down(COLDFORGE_EMULATOR_SITE, __VA_ARGS__)
@@ -130,7 +130,7 @@ T reduce(EmulatorSite site, Combine combine, unsigned mask, T value) {
   coldforge_emulator::reduce(                                                                       \
       COLDFORGE_EMULATOR_SITE, [](auto a, auto b) { return static_cast<decltype(a)>(EXPRESSION); }, \
       __VA_ARGS__)
-#define __reduce_add_sync(...) COLDFORGE_REDUCE(a + b, __VA_ARGS__)
+#define __reduce_add_sync(...) COLDFORGE_REDUCE(coldforge_emulator::wrapped_sum(a, b), __VA_ARGS__)
 #define __reduce_min_sync(...) COLDFORGE_REDUCE(b < a ? b : a, __VA_ARGS__)
 #define __reduce_max_sync(...) COLDFORGE_REDUCE(a < b ? b : a, __VA_ARGS__)
 #define __reduce_and_sync(...) COLDFORGE_REDUCE(a& b, __VA_ARGS__)

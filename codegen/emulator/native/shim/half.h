@@ -37,6 +37,18 @@ inline unsigned short bfloat_bits(float value) {
 
 inline float bfloat_value(unsigned short bits) { return bits_as<float>(static_cast<unsigned>(bits) << 16); }
 
+// A double as a float that rounds to 16 bits as the double does: where it is none exactly, its last bit is
+// set.
+inline float rounded_to_odd(double value) {
+  const float nearest = static_cast<float>(value);
+  const double off = value - static_cast<double>(nearest);
+  unsigned bits = bits_as<unsigned>(nearest);
+  if (!(off < 0.0 || off > 0.0) || nearest - nearest != 0.0f || (bits & 1u) != 0) return nearest;
+  // An even last bit: the odd neighbour on the value's side.
+  const bool away = (off > 0.0) == (value > 0.0);
+  return bits_as<float>(away ? bits + 1u : bits - 1u);
+}
+
 // Arithmetic is that of float, rounded once.
 template <class Type, unsigned short (*BITS)(float), float (*VALUE)(unsigned short)>
 struct Short {
@@ -44,8 +56,8 @@ struct Short {
 
   Short() = default;
   Short(float value) : bits(BITS(value)) {}
-  Short(double value) : bits(BITS(static_cast<float>(value))) {}
-  Short(int value) : bits(BITS(static_cast<float>(value))) {}
+  Short(double value) : bits(BITS(rounded_to_odd(value))) {}
+  Short(int value) : Short(static_cast<double>(value)) {}
   operator float() const { return VALUE(bits); }
 
   friend Type operator+(Type a, Type b) { return Type(VALUE(a.bits) + VALUE(b.bits)); }

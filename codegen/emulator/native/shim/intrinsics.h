@@ -37,10 +37,14 @@ inline float __uint_as_float(unsigned a) { return coldforge_emulator::bits_as<fl
 inline long long __double_as_longlong(double a) { return coldforge_emulator::bits_as<long long>(a); }
 inline double __longlong_as_double(long long a) { return coldforge_emulator::bits_as<double>(a); }
 
-inline int __float2int_rn(float a) { return static_cast<int>(llrintf(a)); }
-inline int __float2int_rz(float a) { return static_cast<int>(a); }
-inline int __float2int_rd(float a) { return static_cast<int>(floorf(a)); }
-inline int __float2int_ru(float a) { return static_cast<int>(ceilf(a)); }
+// What an int cannot hold becomes the nearest int, and NaN 0.
+inline int __float2int_rz(float a) {
+  if (a != a) return 0;
+  return a >= 0x1p31f ? 0x7fffffff : a < -0x1p31f ? -0x7fffffff - 1 : static_cast<int>(a);
+}
+inline int __float2int_rn(float a) { return __float2int_rz(rintf(a)); }
+inline int __float2int_rd(float a) { return __float2int_rz(floorf(a)); }
+inline int __float2int_ru(float a) { return __float2int_rz(ceilf(a)); }
 inline float __int2float_rn(int a) { return static_cast<float>(a); }
 inline float __uint2float_rn(unsigned a) { return static_cast<float>(a); }
 inline float __double2float_rn(double a) { return static_cast<float>(a); }

@@ -30,6 +30,22 @@ inline To bits_as(From from) {
   return to;
 }
 
+// Sums and differences that wrap around, as the hardware's do.
+template <class T>
+inline T wrapped_sum(T a, T b) {
+  return a + b;
+}
+template <class T>
+inline T wrapped_difference(T a, T b) {
+  return a - b;
+}
+inline int wrapped_sum(int a, int b) {
+  return static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b));
+}
+inline int wrapped_difference(int a, int b) {
+  return static_cast<int>(static_cast<unsigned>(a) - static_cast<unsigned>(b));
+}
+
 // `T* name = dynamic_shared();` for `extern __shared__ T name[];`
 struct AnyPointer {
   void* pointer;

@@ -49,8 +49,6 @@ COLDFORGE_MATH_1(trunc)
 COLDFORGE_MATH_2(atan2)
 COLDFORGE_MATH_2(copysign)
 COLDFORGE_MATH_2(fdim)
-COLDFORGE_MATH_2(fmax)
-COLDFORGE_MATH_2(fmin)
 COLDFORGE_MATH_2(fmod)
 COLDFORGE_MATH_2(hypot)
 COLDFORGE_MATH_2(nextafter)
@@ -79,6 +77,16 @@ inline long long abs(long long x) { return llabs(x); }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 inline float rsqrt(float x) { return rsqrtf(x); }
+
+// As in PTX: with a NaN on one side, the other side; -0 is less than 0. (The C library's leave the zeros
+// open.)
+#define COLDFORGE_LESSER_GREATER(T, LESSER, GREATER)                                                \
+  inline T LESSER(T x, T y) { return x < y || y != y || (x == y && __builtin_signbit(x)) ? x : y; } \
+  inline T GREATER(T x, T y) { return y < x || y != y || (x == y && __builtin_signbit(y)) ? x : y; }
+COLDFORGE_LESSER_GREATER(float, fminf, fmaxf)
+COLDFORGE_LESSER_GREATER(double, fmin, fmax)
+COLDFORGE_LESSER_GREATER(float, fmin, fmax)
+#undef COLDFORGE_LESSER_GREATER
 
 inline bool isfinite(float x) { return __builtin_isfinite(x); }
 inline bool isfinite(double x) { return __builtin_isfinite(x); }
@@ -109,7 +117,6 @@ COLDFORGE_MIN_MAX(unsigned long long, long long, unsigned long long)
 COLDFORGE_MIN_MAX(unsigned long long, unsigned long long, long long)
 #undef COLDFORGE_MIN_MAX
 
-// With a NaN on one side, the other side.
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
