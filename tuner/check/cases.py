@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ...codegen.errors import InputError
 from ...codegen.target import Target
 from ..bound import Expectation, expect
-from ..inputs import KINDS, draw
-from ..shapes import describe, elements, ragged_problems
+from ..inputs import draw, ragged_kinds, workload_kinds
+from ..shapes import LONG_ELEMENTS, batch_of, describe, elements, ragged_problems, shrinkage, smallest
 
 if TYPE_CHECKING:
     import torch
 
     from ...codegen.problem import Problem
+
+LONG_PLANE, WHOLE_TILES = (173, 191), (16, 32)
+"""Rows and columns of the input's planes, and of the output's."""
 
 FEW_MULTIPROCESSORS = 2
 """Of the device that every other case is launched for: blocks that go through many tiles then do."""
@@ -57,13 +61,48 @@ def few(target: Target) -> Target:
 
 
 def build_cases(problem: Problem, precision: str) -> tuple[Case, ...]:
-    """Every ragged shape of a problem once, the smallest first; kinds of inputs and orders of threads take
-    turns, so that each occurs."""
+    """Every ragged shape of a problem and every kind of inputs, the smallest shapes first; kinds, orders of
+    threads and sizes of the device take turns. Kinds that are left over share the smaller shapes."""
     orders = ("forward", "reverse", "shuffle:1")
+    shapes = sorted(ragged_problems(problem), key=elements)
+    kinds = ragged_kinds(problem)
+    turns = [(shape, kinds[i % len(kinds)]) for i, shape in enumerate(shapes)]
+    turns += [(shapes[(1 + i) % len(shapes)], kind) for i, kind in enumerate(kinds[len(shapes) :])]
+    turns += [(shape, workload_kinds(problem)[-1]) for shape in _larger(problem)]
     cases: list[Case] = []
-    for index, shape in enumerate(sorted(ragged_problems(problem), key=elements)):
-        kind = KINDS[index % len(KINDS)]
+    for index, (shape, kind) in enumerate(turns):
         tensors = draw(shape, kind)
         expected = expect(shape, tensors, shape.scalars, precision)
         cases.append(Case(shape, kind, orders[index % 3], index % 2 == 1, tensors, expected))
     return tuple(cases)
+
+
+def _larger(problem: Problem) -> tuple[Problem, ...]:
+    """What ragged shapes leave out. Where an output stands for a plane: one so long that each thread sums up
+    hundreds of values. Where it is a pixel: an output of whole tiles, with nothing left over."""
+    family = problem.operator.family
+    batch = batch_of(family)
+    axes = [name for name in family.run_time if name != batch]
+    if len(axes) < 2 or len(problem.tensors[0].shape) < 4 or len(problem.linear_shape) < 4:
+        return ()
+    samples = {} if batch is None else {batch: 1}
+    if shrinkage(problem) >= 2:
+        wanted = dict(zip(axes[-2:], LONG_PLANE, strict=True))
+        return _legal(problem, {**samples, **wanted})
+    dims = {**{name: smallest(problem, name) for name in axes}, **dict.fromkeys(samples, 2)}
+    for place, extent in ((-1, WHOLE_TILES[1]), (-2, WHOLE_TILES[0])):
+        first = dims[axes[place]]
+        for value in range(first, first + 4 * extent):
+            found = _legal(problem, {**dims, axes[place]: value})
+            if found and found[0].linear_shape[place] == extent:
+                dims[axes[place]] = value
+                break
+    return _legal(problem, dims)
+
+
+def _legal(problem: Problem, dims: Mapping[str, int]) -> tuple[Problem, ...]:
+    try:
+        legal = problem.with_dims(**dims)
+    except InputError:
+        return ()
+    return (legal,) if elements(legal) <= LONG_ELEMENTS else ()
