@@ -25,6 +25,8 @@ _LITERAL = (
 _COMMENT = re.compile(rf"(?P<literal>{_LITERAL})|//(?:\\\n|[^\n])*|/\*.*?\*/", re.DOTALL)
 _BLANK = re.compile(rf"(?P<literal>{_LITERAL})|\s+", re.DOTALL)
 
+_APART = "()[]{};,"
+
 
 def device_code(text: str) -> str:
     """A source text without comments, `#line` marks and layout. Directives keep their lines."""
@@ -39,7 +41,7 @@ def _bare(piece: str) -> str:
 
     def flush() -> None:
         if running:
-            lines.append(_BLANK.sub(_one_space, " ".join(running)).strip())
+            lines.append(_BLANK.sub(_least_space, " ".join(running)))
             running.clear()
 
     uncommented = _COMMENT.sub(_one_space, piece).replace("\\\n", " ")
@@ -52,6 +54,15 @@ def _bare(piece: str) -> str:
             running.append(stripped)
     flush()
     return "\n".join(lines)
+
+
+def _least_space(match: re.Match[str]) -> str:
+    """None at the ends and beside brackets and separators, where it tells nothing apart."""
+    if match["literal"]:
+        return match["literal"]
+    text, start, end = match.string, match.start(), match.end()
+    alone = start == 0 or end == len(text) or text[start - 1] in _APART or text[end] in _APART
+    return "" if alone else " "
 
 
 def _one_space(match: re.Match[str]) -> str:

@@ -8,13 +8,13 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...codegen.compile import Cache
-from ...codegen.emulator.build import kernel_library
+from ...codegen.emulator.build import kernel_library, runner
 from .cases import Case, build_cases
 from .instantiations import Instantiation, Subject
 from .ledger import EMULATOR
@@ -132,14 +132,13 @@ def _emulated(
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         return [(running.pop(future), future.result()) for future in done]
 
-    # Thousands of libraries, each used once: they are not worth a place in the user's cache.
     with (
-        tempfile.TemporaryDirectory(prefix="coldforge-check-") as folder,
+        _passing_cache(Cache(settings.home / "cache")) as cache,
         ThreadPoolExecutor(max_workers=settings.jobs) as pool,
     ):
         try:
             for one in todo:
-                job = pool.submit(_emulate_one, subject, one, cases, Cache(Path(folder)))
+                job = pool.submit(_emulate_one, subject, one, cases, cache)
                 running[job] = one
                 if len(running) >= settings.jobs:
                     yield from finished()
@@ -147,6 +146,20 @@ def _emulated(
                 yield from finished()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _passing_cache(lasting: Cache) -> Generator[Cache]:
+    """A cache for thousands of libraries that are used once: only the emulator itself is worth a place in the
+    user's."""
+    with tempfile.TemporaryDirectory(prefix="coldforge-check-") as folder:
+        cache = Cache(Path(folder))
+        for build in BUILDS:
+            entry = runner(build, lasting).path.parent
+            here = cache.entry_path(entry.name)
+            here.parent.mkdir(exist_ok=True)
+            here.symlink_to(entry)
+        yield cache
 
 
 def _emulate_one(subject: Subject, one: Instantiation, cases: Sequence[Case], cache: Cache) -> Checked:

@@ -52,6 +52,7 @@ class Subject:
         target: what for.
         ledger: where it is written.
         also_read: ledgers that count too and are not written.
+        roots: folders with declarations beside the built-in ones.
     """
 
     space: Space
@@ -59,6 +60,7 @@ class Subject:
     target: Target
     ledger: Ledger
     also_read: tuple[Path, ...] = ()
+    roots: tuple[str, ...] = ()
 
     @cached_property
     def configs(self) -> list[Config]:
@@ -75,6 +77,10 @@ class Subject:
         """The digest of every config, by its values."""
         return {config_text(config): self.instantiation(config).digest for config in self.configs}
 
+    def digest(self, config: Config) -> str:
+        """The digest of a legal config."""
+        return self.digests[config_text(config)]
+
     def lacking(self, place: str | None = None) -> list[Config]:
         """The configs that did not pass at `place`; when that is not given: that passed nowhere."""
         return [
@@ -90,11 +96,10 @@ class Subject:
     def _places(self) -> list[tuple[Config, frozenset[str]]]:
         """Where each config passed as it is now."""
         rows = claims([self.ledger.path, *self.also_read])
-        found = []
-        for config in self.configs:
-            values = config_text(config)
-            found.append((config, rows.get((values, self.digests[values]), frozenset())))
-        return found
+        return [
+            (config, rows.get((config_text(config), self.digest(config)), frozenset()))
+            for config in self.configs
+        ]
 
 
 def ledger_path(space: Space) -> Path:
@@ -122,7 +127,7 @@ def subjects(
     for founder in founders(catalogue):
         if founder.family.name in wanted:
             for space in catalogue.spaces(founder, "cuda", template):
-                found.append(_subject(space, founder, folder))
+                found.append(_subject(space, founder, folder, tuple(map(str, catalogue.roots[1:]))))
     return found
 
 
@@ -134,7 +139,7 @@ def founders(catalogue: Catalogue) -> list[Operator]:
     return list(first.values())
 
 
-def _subject(space: Space, founder: Operator, folder: Path | None) -> Subject:
+def _subject(space: Space, founder: Operator, folder: Path | None, roots: tuple[str, ...]) -> Subject:
     workload = WORKLOAD if WORKLOAD in founder.workloads else next(iter(founder.workloads))
     problem = make_problem(founder, workload)
     target = cuda_target(ARCH if ARCH in space.archs else space.archs[0])
@@ -148,9 +153,9 @@ def _subject(space: Space, founder: Operator, folder: Path | None) -> Subject:
     }
     beside = ledger_path(space)
     if folder is None:
-        return Subject(space, problem, target, Ledger(beside, about))
+        return Subject(space, problem, target, Ledger(beside, about), (), roots)
     path = folder / f"{space.family}.{beside.name}"
-    return Subject(space, problem, target, Ledger(path, about), (beside,))
+    return Subject(space, problem, target, Ledger(path, about), (beside,), roots)
 
 
 def merge(found: Iterable[Subject], folder: Path) -> int:

@@ -67,7 +67,9 @@ def execute_on_gpu(
             if isinstance(compiled.result, CompileError):
                 faults = (Fault("compile_error", str(compiled.result), gpu.device),)
             else:
-                request = trial_request(subject.space, small, one.config, compiled.result)
+                request = trial_request(
+                    subject.space, small, one.config, compiled.result, roots=subject.roots
+                )
                 result = client.check(request, CHECK_LIMIT_S)
                 if not result.ok:
                     faults = (Fault(result.outcome.value, result.reason, gpu.device),)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every CUDA template in the emulator: a set of configs that has every legal pair of values, each under both
+sets of checks, at small awkward shapes, against float64."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from coldforge.tuner.check.cases import Case, build_cases
+from coldforge.tuner.check.instantiations import MOST_CONFIGS
+from coldforge.tuner.check.run import check_config
+from coldforge.tuner.inputs import ragged_kinds
+from coldforge.tuner.shapes import ragged_problems
+from covering_sets import SUBJECTS, covering_set, faults
+from emulator_kernels import shared_cache
+
+pytestmark = pytest.mark.build
+
+PARTS = 4
+"""Tests that a template's set is spread over."""
+
+
+@functools.cache
+def _cases(name: str) -> tuple[Case, ...]:
+    problem = SUBJECTS[name].problem
+    return build_cases(problem, problem.dtype.name)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_covering_set_is_right_and_clean(
+    name: str, part: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    subject, cache = SUBJECTS[name], shared_cache(tmp_path_factory)
+    mine = covering_set(name)[part::PARTS]
+    assert mine
+    found = [check_config(subject.space, config, subject.target, _cases(name), cache) for config in mine]
+    assert [line for checked in found for line in faults(checked)] == []
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_the_cases_have_every_shape_and_kind(name: str) -> None:
+    problem, cases = SUBJECTS[name].problem, _cases(name)
+    assert {case.kind for case in cases} == set(ragged_kinds(problem))
+    shapes = ragged_problems(problem)
+    assert len(shapes) >= 6
+    assert all(shape in [case.problem for case in cases] for shape in shapes)
+    assert {case.order for case in cases} == {"forward", "reverse", "shuffle:1"}
+    assert {case.few_multiprocessors for case in cases} == {True, False}
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_space_is_small_enough_to_execute_all_of_it(name: str) -> None:
+    configs = SUBJECTS[name].configs
+    assert 0 < len(configs) <= MOST_CONFIGS, f"{len(configs)} configs; at most {MOST_CONFIGS}"
