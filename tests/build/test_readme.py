@@ -18,19 +18,20 @@ _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 # Fewer trials than the README names: the command is what is tested here, not the search.
 SHORTER = {"--trials 40": "--trials 2", "--trials 12": "--trials 3"}
 _FILE = re.compile(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-OWN = "## Bring your own operator\n"
+OWN, CHECK = "## Bring your own operator\n", "## Check a CUDA kernel without a GPU\n"
 
 
-def _section() -> str:
-    """The section whose blocks belong together."""
-    _, _, rest = (ROOT / "README.md").read_text().partition(OWN)
+def _section(title: str = OWN) -> str:
+    """A section whose blocks belong together."""
+    _, _, rest = (ROOT / "README.md").read_text().partition(title)
     assert rest
     return rest.partition("\n## ")[0]
 
 
 def _blocks(language: str, text: str | None = None) -> list[str]:
-    """The code blocks of a language: of a text, or of all of the README but that section."""
-    text = (ROOT / "README.md").read_text().replace(_section(), "") if text is None else text
+    """The code blocks of a language: of a text, or of all of the README but those sections."""
+    if text is None:
+        text = (ROOT / "README.md").read_text().replace(_section(), "").replace(_section(CHECK), "")
     return [text for kind, text in _BLOCK.findall(text) if kind == language]
 
 
@@ -121,6 +122,33 @@ def test_an_operator_of_ones_own(checkout: tuple[Path, dict[str, str]]) -> None:
     assert "my_norms" in used
     env = {**env, "PYTHONPATH": os.pathsep.join([env["PYTHONPATH"], str(folder / "norms")])}
     _python(used + ALONE, (folder, env))
+
+
+@pytest.mark.build
+def test_a_check_without_a_gpu(checkout: tuple[Path, dict[str, str]]) -> None:
+    folder, env = checkout
+    section = _section(CHECK)
+    for name, text in _FILE.findall(section):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (command,) = _commands(section)
+    call = "import sys; from coldforge.tuner.cli import run; sys.exit(run(sys.argv[1:]))"
+    words = [sys.executable, "-c", call, *shlex.split(command)]
+
+    def output(status: int) -> str:
+        done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr[-3000:]
+        return done.stdout
+
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    found = output(1)
+    first, rest = shown.split("\n", 1)
+    assert first in found
+    assert rest in found
+    template = folder / "row_sum/row_sum.cu.jinja"
+    loop = "half /= 2) {\n"
+    template.write_text(template.read_text().replace(loop, f"{loop}  __syncthreads();\n"))
+    assert "no findings" in output(0)
 
 
 def test_make_targets_exist() -> None:
