@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from ...codegen.problem import Problem
 
-LONG_PLANE, WHOLE_TILES = (173, 191), (16, 32)
-"""Rows and columns of the input's planes, and of the output's."""
+LONG_PLANE, TALL, WHOLE_TILES = (173, 191), 37, (16, 32)
+"""Rows and columns of the input's planes, the rows of narrow ones, and rows and columns of the output's."""
 
 FEW_MULTIPROCESSORS = 2
 """Of the device that every other case is launched for: blocks that go through many tiles then do."""
@@ -79,7 +79,8 @@ def build_cases(problem: Problem, precision: str) -> tuple[Case, ...]:
 
 def _larger(problem: Problem) -> tuple[Problem, ...]:
     """What ragged shapes leave out. Where an output stands for a plane: one so long that each thread sums up
-    hundreds of values. Where it is a pixel: an output of whole tiles, with nothing left over."""
+    hundreds of values, and many rows shorter than a vector. Where it is a pixel: an output of whole tiles,
+    with nothing left over."""
     family = problem.operator.family
     batch = batch_of(family)
     axes = [name for name in family.run_time if name != batch]
@@ -87,8 +88,10 @@ def _larger(problem: Problem) -> tuple[Problem, ...]:
         return ()
     samples = {} if batch is None else {batch: 1}
     if shrinkage(problem) >= 2:
-        wanted = dict(zip(axes[-2:], LONG_PLANE, strict=True))
-        return _legal(problem, {**samples, **wanted})
+        least = smallest(problem, axes[-1])
+        planes = (LONG_PLANE, *((TALL, least + more) for more in (2, 3)))
+        found = (_legal(problem, {**samples, axes[-2]: rows, axes[-1]: columns}) for rows, columns in planes)
+        return tuple(legal for each in found for legal in each)
     dims = {**{name: smallest(problem, name) for name in axes}, **dict.fromkeys(samples, 2)}
     for place, extent in ((-1, WHOLE_TILES[1]), (-2, WHOLE_TILES[0])):
         first = dims[axes[place]]
