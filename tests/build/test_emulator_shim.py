@@ -199,24 +199,57 @@ def test_mathematical_functions(cache: Cache) -> None:
         numpy.testing.assert_allclose(got, function(x.astype(numpy.float64)), rtol=3e-7, err_msg=name)
 
 
-def test_no_wrapper_lacks_a_twin() -> None:
-    function = re.compile(r"__device__\s+__forceinline__\s+[\w:<>,&* ]*?\b(\w+)\s*\(")
-    guarded = re.compile(
-        r"^#if defined\(__CUDACC__\)$(.*?)^#(?:else$(.*?)^#)?endif", re.MULTILINE | re.DOTALL
-    )
+_DEFINITION = re.compile(r"\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{")
+_GUARDED = re.compile(r"^#if defined\(__CUDACC__\)$(.*?)^#(?:else$(.*?)^#)?endif", re.MULTILINE | re.DOTALL)
+
+
+def _wrappers(text: str) -> dict[str, str]:
+    """What a header defines under __CUDACC__ -> the text in which its twin may stand beside it."""
+    return {
+        name: alternative
+        for real, alternative in _GUARDED.findall(without_comments(text))
+        for name in _DEFINITION.findall(real)
+        if name not in ("if", "constexpr", "for", "while", "switch")
+    }
+
+
+def _lacking(text: str) -> list[str]:
+    """Wrappers without a twin, and PTX that is in none."""
     twins = without_comments((NATIVE / "shim/twins.h").read_text())
-    wrappers = set()
-    for header in sorted((INCLUDE_FOLDER / "coldforge").glob("*.cuh")):
-        text = without_comments(header.read_text())
-        for real, alternative in guarded.findall(text):
-            for name in function.findall(real):
-                wrappers.add(name)
-                assert re.search(rf"\b{name}\s*\(", twins + (alternative or "")), (
-                    f"{header.name}: {name} has no twin"
-                )
-        outside = guarded.sub("", text)
-        assert "asm" not in re.findall(r"\w+", outside), f"{header.name}: PTX outside of __CUDACC__"
-    assert {"cp_async", "cp_async_commit", "cp_async_wait", "shared_address"} <= wrappers
+    lacking = [
+        name for name, beside in _wrappers(text).items() if name not in _DEFINITION.findall(twins + beside)
+    ]
+    outside = _GUARDED.sub("", without_comments(text))
+    return lacking + [word for word in ("asm", "__asm__", "__asm") if word in re.findall(r"\w+", outside)]
+
+
+def test_no_wrapper_lacks_a_twin() -> None:
+    headers = {p.name: p.read_text() for p in sorted((INCLUDE_FOLDER / "coldforge").glob("*.cuh"))}
+    templates = {p.name: p.read_text() for p in sorted(INCLUDE_FOLDER.parent.rglob("*.cu.jinja"))}
+    for name, text in {**headers, **templates}.items():
+        assert _lacking(text) == [], name
+    found = {wrapper for text in headers.values() for wrapper in _wrappers(text)}
+    assert {"cp_async", "cp_async_commit", "cp_async_wait", "shared_address"} <= found
+    assert {"add_release", "fence_acquire", "load_no_allocate", "prefetch_l2"} <= found
+
+
+@pytest.mark.parametrize(
+    ("planted", "lacking"),
+    [
+        ('__device__ __forceinline__ void pause() { asm volatile("nanosleep.u32 20;"); }', ["pause"]),
+        ("template <int N>\nstatic __device__ int lane_of(\n    int x) {\n  return x % N;\n}", ["lane_of"]),
+        ("struct Barrier {\n  __device__ bool try_wait() const { return true; }\n};", ["try_wait"]),
+        ("inline __device__ void cp_async_commit() {}", []),
+    ],
+)
+def test_a_wrapper_without_a_twin_is_found(planted: str, lacking: list[str]) -> None:
+    header = (INCLUDE_FOLDER / "coldforge/memory.cuh").read_text()
+    guard = "#if defined(__CUDACC__)\n"
+    assert _lacking(header.replace(guard, f"{guard}\n{planted}\n")) == lacking
+    if "asm" in planted:
+        assert "asm" in _lacking(f"{header}\n{planted}\n")
+    beside = f"{guard}{planted}\n#else\ninline void pause() {{}}\n#endif\n"
+    assert ("pause" in lacking) == (_lacking(beside) != lacking)
 
 
 def test_shared_declarations_keep_their_line() -> None:
