@@ -12,6 +12,7 @@ import pytest
 import torch
 from coldforge.codegen.space import Launch
 from coldforge.codegen.target import cuda_target
+from coldforge.tuner.devices import cuda
 from coldforge.tuner.devices.base import DeviceFault, LaunchRefused
 from coldforge.tuner.devices.cuda import CudaDevice, CudaKernel
 from coldforge.tuner.devices.nvml import readings
@@ -212,8 +213,11 @@ def test_a_tensor_that_is_no_workspace(
         device.bind(KERNEL, Launch(grid=1, block=1, workspace_bytes=64), tensors, [], [])
 
 
-def test_a_binary_may_have_no_second_kernel() -> None:
+def test_a_binary_may_have_no_second_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
     def function(_module: Any, symbol: bytes) -> tuple[Any, ...]:
+        asked.append(symbol)
         found = symbol in symbols
         return (Status.CUDA_SUCCESS, symbol) if found else (Status.CUDA_ERROR_NOT_FOUND, None)
 
@@ -224,10 +228,12 @@ def test_a_binary_may_have_no_second_kernel() -> None:
         cuModuleUnload=unloaded.append,
     )
     file: Any = SimpleNamespace(name="variant", path=SimpleNamespace(read_bytes=lambda: b"cubin"))
+    monkeypatch.setattr(cuda, "kernels", lambda _: tuple(symbol.decode() for symbol in symbols))
     symbols = {b"coldforge_kernel", b"coldforge_finish"}
     assert device.load(file).finish == b"coldforge_finish"
-    symbols = {b"coldforge_kernel"}
+    symbols, asked = {b"coldforge_kernel"}, []
     assert device.load(file).finish is None
+    assert asked == [b"coldforge_kernel"]  # what is not there is not asked for
     symbols = {b"coldforge_finish"}
     with pytest.raises(LaunchRefused, match="CUDA_ERROR_NOT_FOUND"):
         device.load(file)
