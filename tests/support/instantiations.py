@@ -55,7 +55,8 @@ def execute(
     tally = fill(subject, load_settings(), gpu=gpu, everywhere=everywhere, seconds=seconds)
     total = len(subject.configs)
     warning = "WARNING: " if tally.remaining else ""
-    record_property("instantiations", f"{warning}{subject.space.name}: {total} in all; {tally}")
+    said = str(tally) if tally.passed or tally.failed or tally.remaining else "none lacks"
+    record_property("instantiations", f"{warning}{subject.space.name}: {total} in all; {said}")
     shown = [
         f"{checked.config.key}: {fault.cause}: {fault.text} ({fault.build} {fault.case})"
         for checked in tally.failed
