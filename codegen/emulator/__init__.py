@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels executed on the CPU, without a GPU: each fault with its array, threads and line."""
+"""CUDA kernels executed on the CPU, without a GPU: each fault with its array, threads and line.
+
+The text that NVRTC would get is compiled by g++ (`build`), with twins of CUDA's words (native/shim), and run
+thread by thread in a process of its own (native/runtime). What it cannot see: speed, registers, and what PTX
+does; a word of PTX is a named wrapper with a twin, and tests compare the two on a GPU.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ inline unsigned int shared_address(const void* pointer) { return emulator_shared
 
 template <int BYTES>
 inline void cp_async(void* to, const void* from, bool valid) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
   emulator_copy_async(to, from, BYTES, valid ? BYTES : 0);
 }
 
