@@ -11,15 +11,19 @@ from ...codegen.errors import InputError
 from ...codegen.target import Target
 from ..bound import Expectation, expect
 from ..inputs import draw, ragged_kinds, workload_kinds
-from ..shapes import LONG_ELEMENTS, batch_of, describe, elements, ragged_problems, shrinkage, smallest
+from ..shapes import batch_of, describe, elements, ragged_problems, shrinkage, smallest
 
 if TYPE_CHECKING:
     import torch
 
     from ...codegen.problem import Problem
 
-LONG_PLANE, TALL, WHOLE_TILES = (173, 191), 37, (16, 32)
-"""Rows and columns of the input's planes, the rows of narrow ones, and rows and columns of the output's."""
+LONG_PLANES, NARROW_PLANES = ((257, 259), (173, 191), (91, 181)), ((37, 2), (173, 4))
+WHOLE_TILES = (16, 32)
+"""Rows and columns of the input's planes; rows of narrow ones, and columns beyond the least that are legal;
+rows and columns of the output."""
+MOST_ELEMENTS = 1_200_000
+"""Of all tensors together: the long plane with more of them would take seconds."""
 
 FEW_MULTIPROCESSORS = 2
 """Of the device that every other case is launched for: blocks that go through many tiles then do."""
@@ -89,9 +93,14 @@ def _larger(problem: Problem) -> tuple[Problem, ...]:
     samples = {} if batch is None else {batch: 1}
     if shrinkage(problem) >= 2:
         least = smallest(problem, axes[-1])
-        planes = (LONG_PLANE, *((TALL, least + more) for more in (2, 3)))
-        found = (_legal(problem, {**samples, axes[-2]: rows, axes[-1]: columns}) for rows, columns in planes)
-        return tuple(legal for each in found for legal in each)
+
+        def planes(*sizes: tuple[int, int]) -> list[Problem]:
+            made = (
+                _legal(problem, {**samples, axes[-2]: rows, axes[-1]: columns}) for rows, columns in sizes
+            )
+            return [legal for each in made for legal in each]
+
+        return (*planes(*LONG_PLANES)[:1], *planes(*((rows, least + more) for rows, more in NARROW_PLANES)))
     dims = {**{name: smallest(problem, name) for name in axes}, **dict.fromkeys(samples, 2)}
     for place, extent in ((-1, WHOLE_TILES[1]), (-2, WHOLE_TILES[0])):
         first = dims[axes[place]]
@@ -108,4 +117,4 @@ def _legal(problem: Problem, dims: Mapping[str, int]) -> tuple[Problem, ...]:
         legal = problem.with_dims(**dims)
     except InputError:
         return ()
-    return (legal,) if elements(legal) <= LONG_ELEMENTS else ()
+    return (legal,) if elements(legal) <= MOST_ELEMENTS else ()
