@@ -383,7 +383,7 @@ def test_denormals_survive(package: ModuleType) -> None:
 
 
 def test_unknown_name(package: ModuleType) -> None:
-    with pytest.raises(ImportError, match="run `coldforge tune conv9d`, then `coldforge freeze conv9d`"):
+    with pytest.raises(ImportError, match="tune conv9d`, then `coldforge freeze conv9d --package cf_test"):
         package.conv9d  # noqa: B018
     assert not hasattr(package, "_private")
     with pytest.raises(ImportError, match="coldforge tune"):
