@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from .measure import Timing, interleave, median_interval, ratio_interval, time_v
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
 from .verify import Checks, Verdict, abi_scalars, abi_sizes, build_checks, judge, verify
+
+Quiet = Callable[[], AbstractContextManager[object]]
+"""Makes the context in which something is timed."""
 
 INPUT_SETS = 2
 """Sets of inputs and outputs that timed calls rotate among."""
@@ -99,10 +102,12 @@ class Workbench:
     Args:
         device: The opened device.
         home: Where ceilings are stored.
+        quiet: Entered around everything that is timed: whoever makes noise on this machine pauses in it.
     """
 
-    def __init__(self, device: Device, home: Path) -> None:
+    def __init__(self, device: Device, home: Path, quiet: Quiet = nullcontext) -> None:
         self.device = device
+        self.quiet = quiet
         self._home = home
         self._ceilings: Ceilings | None = None
         self._studies: dict[tuple[Any, ...], Study] = {}
@@ -111,7 +116,8 @@ class Workbench:
     def ceilings(self) -> Ceilings:
         """The device's ceilings, probed on first use where no table has them."""
         if self._ceilings is None:
-            self._ceilings = ceilings_of(self.device, self._home)
+            with self.quiet():
+                self._ceilings = ceilings_of(self.device, self._home)
         return self._ceilings
 
     def study(self, request: TrialRequest) -> Study:
@@ -154,16 +160,24 @@ class Workbench:
         if not verdict.ok:
             return _wrong(verdict, verdict.reason)
         calls = variant.calls(study)
-        timing = time_variant(self.device, calls, request.best_ms)
-        if self._doubt(timing, study):  # a hiccup of the clock is no property of the variant: once more
-            timing = time_variant(self.device, calls, None)
+        timing, warm = self._time(study, calls, request.best_ms)
         after = judge_timed(study) or variant.verify(study, after_timing=True).reason
         if after:
             return _wrong(verdict, f"after timing, {after}")
-        details: dict[str, Any] = {"given_up": timing.given_up}
-        if self.device.cold_headline and not timing.given_up:
-            details["warm_ms"] = Timing(tuple(self.device.sample_ms(calls, 5, cold=False))).time_ms
-        return self._timed(study, verdict, timing, details)
+        return self._timed(study, verdict, timing, {"given_up": timing.given_up, **warm})
+
+    def _time(
+        self, study: Study, calls: Sequence[Call], best_ms: float | None
+    ) -> tuple[Timing, dict[str, float]]:
+        """Times a variant's calls; `warm_ms` beside it where the headline is the time with a cold cache."""
+        _ = self.ceilings  # where they have to be probed they are, before: `quiet` is not entered twice
+        with self.quiet():
+            timing = time_variant(self.device, calls, best_ms)
+            if self._doubt(timing, study):  # a hiccup of the clock is no property of the variant: once more
+                timing = time_variant(self.device, calls, None)
+            if timing.given_up or not self.device.cold_headline:
+                return timing, {}
+            return timing, {"warm_ms": Timing(tuple(self.device.sample_ms(calls, 5, cold=False))).time_ms}
 
     def finals(self, requests: Sequence[TrialRequest], budget_ms: float = 2000.0) -> list[TrialResult]:
         """Times several variants of one study in turns; one result each, in order.
@@ -191,7 +205,9 @@ class Workbench:
                 else:
                     results[index] = _wrong(verdict, verdict.reason)
             calls = [variant.calls(study) for variant, _ in running.values()]
-            samples = dict(zip(running, interleave(self.device, calls, budget_ms=budget_ms), strict=True))
+            with self.quiet():
+                taken = interleave(self.device, calls, budget_ms=budget_ms)
+            samples = dict(zip(running, taken, strict=True))
             for index, (variant, verdict) in running.items():
                 again = variant.verify(study, after_timing=True)
                 if again.ok:
