@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of what was being tried when a tuner died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from coldforge.codegen.errors import ColdforgeError
+from coldforge.codegen.liveness import Mark, mark_in, own_mark
+from coldforge.tuner.attempts import Attempts
+
+STUDY = "conv2d_mish-small+-fp32-x86-64-v3-0123456789ab"
+GOOD, BAD = "direct:TILE=1", "direct:TILE=2"
+# An id that no process of this machine has: past the largest that Linux gives.
+NOBODY = replace(own_mark(), pid=2**22 + 7)
+
+
+def _dead(home: Path, *keys: str, mark: Mark = NOBODY, text: str | None = None) -> Path:
+    """What a tuner that died left behind."""
+    path = Attempts(home, STUDY).folder / f"{mark}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"key": key}) + "\n" for key in keys) if text is None else text)
+    return path
+
+
+def test_nothing_is_made_before_the_first_attempt(tmp_path: Path) -> None:
+    attempts = Attempts(tmp_path / "home", STUDY)
+    assert attempts.suspects(()) == ()
+    attempts.close()
+    assert not (tmp_path / "home").exists()
+
+
+def test_two_deaths_on_one_config_are_enough(tmp_path: Path) -> None:
+    attempts = Attempts(tmp_path, STUDY)
+    first = _dead(tmp_path, GOOD, BAD)
+    assert attempts.suspects([GOOD]) == ()
+    assert first.read_text() == json.dumps({"key": BAD}) + "\n", "only what still counts is kept"
+    second = _dead(tmp_path, BAD, BAD, mark=replace(NOBODY, pid=NOBODY.pid + 1))
+    assert attempts.suspects([GOOD]) == (BAD,)
+    assert attempts.suspects([GOOD, BAD]) == ()
+    assert not first.exists()
+    assert not second.exists()
+
+
+def test_one_tuner_that_tried_twice_died_once(tmp_path: Path) -> None:
+    _dead(tmp_path, BAD, BAD, BAD)
+    assert Attempts(tmp_path, STUDY).suspects(()) == ()
+
+
+def test_studies_are_kept_apart(tmp_path: Path) -> None:
+    _dead(tmp_path, BAD)
+    _dead(tmp_path, BAD, mark=replace(NOBODY, pid=NOBODY.pid + 1))
+    assert Attempts(tmp_path, "another/../study").suspects(()) == ()
+    assert Attempts(tmp_path, "another/../study").folder.parent == tmp_path / "attempts"
+    assert Attempts(tmp_path, STUDY).suspects(()) == (BAD,)
+
+
+def test_a_live_tuner_counts_against_nothing(tmp_path: Path) -> None:
+    one, other = Attempts(tmp_path, STUDY), Attempts(tmp_path, STUDY)
+    one.begin(BAD)
+    _dead(tmp_path, BAD)
+    assert other.suspects(()) == ()
+    assert other.suspects([BAD]) == ()
+    assert (one.folder / f"{own_mark()}.jsonl").exists(), "a live tuner's record stays whole"
+    one.begin(GOOD)
+    one.close()
+    assert not one.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "dead"),
+    [
+        ({"pid": NOBODY.pid}, True),
+        ({"started": str(int(own_mark().started) + 1)}, True),  # the id was given again
+        ({"boot": "00000000"}, True),
+        ({"host": "00000000"}, None),
+        ({"space": "17"}, None),
+        ({}, False),
+    ],
+)
+def test_who_is_dead(tmp_path: Path, change: dict[str, object], dead: bool | None) -> None:
+    mark = replace(own_mark(), **change)
+    assert mark.alive is (None if dead is None else not dead)
+    assert mark_in(f".name.{mark}.abc.partial") == mark
+    first = _dead(tmp_path, BAD, GOOD, mark=mark)
+    _dead(tmp_path, BAD, GOOD, mark=replace(NOBODY, pid=NOBODY.pid + 1))
+    attempts = Attempts(tmp_path, STUDY)
+    assert attempts.suspects([GOOD]) == ((BAD,) if dead else ())
+    if dead is None:  # another machine's: after a day without a word
+        yesterday = time.time() - 25 * 3600
+        os.utime(first, (yesterday, yesterday))
+        assert attempts.suspects([GOOD]) == (BAD,)
+        assert attempts.suspects([GOOD]) == (BAD,), "cutting it down does not make it young again"
+
+
+def test_torn_lines_are_skipped(tmp_path: Path) -> None:
+    line = json.dumps({"key": BAD})
+    _dead(tmp_path, text=f'{line}\n{{"key": "dir\n[1]\nnull\n{{}}\n{{"key": 3}}\n\0\0\n')
+    _dead(tmp_path, text=line + '\n{"ke', mark=replace(NOBODY, pid=NOBODY.pid + 1))
+    assert Attempts(tmp_path, STUDY).suspects(()) == (BAD,)
+
+
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    folder = Attempts(tmp_path, STUDY).folder
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    assert Attempts(tmp_path, STUDY).suspects(()) == ()
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(None, False), (KeyboardInterrupt(), False), (ColdforgeError("full"), False), (ValueError("bug"), True)],
+)
+def test_an_end_in_good_order_leaves_nothing(tmp_path: Path, error: BaseException | None, kept: bool) -> None:
+    attempts = Attempts(tmp_path, STUDY)
+    with contextlib.suppress(KeyboardInterrupt, ColdforgeError, ValueError), attempts:
+        attempts.begin(BAD)
+        if error is not None:
+            raise error
+    assert attempts.folder.exists() is kept
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from coldforge.tuner.attempts import Attempts
+attempts = Attempts(Path(sys.argv[1]), sys.argv[2])
+attempts.begin(sys.argv[3])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_kill_9_counts_once_each(tmp_path: Path) -> None:
+    for expected in ((), (BAD,)):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), STUDY, BAD], check=False)
+        assert done.returncode == -9
+        assert Attempts(tmp_path, STUDY).suspects([GOOD]) == expected
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_folder_is_one_line(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o500)
+    attempts = Attempts(home, STUDY)
+    assert attempts.suspects(()) == ()
+    with pytest.raises(ColdforgeError, match=r"^cannot write .*\.jsonl: Permission denied$"):
+        attempts.begin(BAD)
+    attempts.close()
+    home.chmod(0o700)
+    attempts.folder.mkdir(parents=True)
+    attempts.folder.chmod(0)
+    with pytest.raises(ColdforgeError, match=r"^cannot read .*: Permission denied$"):
+        attempts.suspects(())
+    attempts.folder.chmod(0o700)
+
+
+def test_a_file_in_place_of_the_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "attempts").write_text("no folder")
+    attempts = Attempts(tmp_path, STUDY)
+    with pytest.raises(ColdforgeError, match=r"^cannot write .*: (Not a directory|File exists)$"):
+        attempts.begin(BAD)
+    with pytest.raises(ColdforgeError, match=r"^cannot read .*: Not a directory$"):
+        attempts.suspects(())
+
+
+def test_a_full_disk_is_one_line() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    attempts = Attempts(Path("/nowhere"), STUDY)
+    attempts._handle = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(ColdforgeError, match=r"^cannot write .*: No space left on device$"):
+        attempts.begin(BAD)
+    attempts.close()
