@@ -7,11 +7,12 @@ from __future__ import annotations
 import functools
 
 import pytest
-from coldforge.tuner.check.cases import Case, build_cases
+from coldforge.codegen.problem import Problem
+from coldforge.tuner.check.cases import SAMPLES, Case, build_cases
 from coldforge.tuner.check.instantiations import MOST_CONFIGS
 from coldforge.tuner.check.run import check_config
 from coldforge.tuner.inputs import ragged_kinds
-from coldforge.tuner.shapes import ragged_problems
+from coldforge.tuner.shapes import batch_of, batch_size, ragged_problems
 from covering_sets import SUBJECTS, covering_set, faults
 from emulator_kernels import shared_cache
 
@@ -25,6 +26,12 @@ PARTS = 4
 def _cases(name: str) -> tuple[Case, ...]:
     problem = SUBJECTS[name].problem
     return build_cases(problem, problem.dtype.name)
+
+
+def _plane(problem: Problem) -> tuple[tuple[str, int], ...]:
+    """The run-time sizes without the batch, which the cases cut short."""
+    batch = batch_of(problem.operator.family)
+    return tuple((name, size) for name, size in sorted(problem.dims.items()) if name != batch)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -45,7 +52,8 @@ def test_the_cases_have_every_shape_and_kind(name: str) -> None:
     assert {case.kind for case in cases} == set(ragged_kinds(problem))
     shapes = ragged_problems(problem)
     assert len(shapes) >= 6
-    assert all(shape in [case.problem for case in cases] for shape in shapes)
+    assert {_plane(shape) for shape in shapes} <= {_plane(case.problem) for case in cases}
+    assert {batch_size(case.problem) for case in cases} == {1, SAMPLES}
     assert {case.order for case in cases} == {"forward", "reverse", "shuffle:1"}
     assert {case.few_multiprocessors for case in cases} == {True, False}
 

@@ -25,6 +25,9 @@ rows and columns of the output."""
 MOST_ELEMENTS = 1_200_000
 """Of all tensors together: the long plane with more of them would take seconds."""
 
+SAMPLES = 2
+"""Of a batch at most: a third one goes the way of the second."""
+
 FEW_MULTIPROCESSORS = 2
 """Of the device that every other case is launched for: blocks that go through many tiles then do."""
 
@@ -68,7 +71,7 @@ def build_cases(problem: Problem, precision: str) -> tuple[Case, ...]:
     """Every ragged shape of a problem and every kind of inputs, the smallest shapes first; kinds, orders of
     threads and sizes of the device take turns. Kinds that are left over share the smaller shapes."""
     orders = ("forward", "reverse", "shuffle:1")
-    shapes = sorted(ragged_problems(problem), key=elements)
+    shapes = sorted((_few_samples(shape) for shape in ragged_problems(problem)), key=elements)
     kinds = ragged_kinds(problem)
     turns = [(shape, kinds[i % len(kinds)]) for i, shape in enumerate(shapes)]
     turns += [(shapes[(1 + i) % len(shapes)], kind) for i, kind in enumerate(kinds[len(shapes) :])]
@@ -79,6 +82,14 @@ def build_cases(problem: Problem, precision: str) -> tuple[Case, ...]:
         expected = expect(shape, tensors, shape.scalars, precision)
         cases.append(Case(shape, kind, orders[index % 3], index % 2 == 1, tensors, expected))
     return tuple(cases)
+
+
+def _few_samples(problem: Problem) -> Problem:
+    """The shape, of no more than SAMPLES."""
+    batch = batch_of(problem.operator.family)
+    if batch is None or problem.dims[batch] <= SAMPLES:
+        return problem
+    return (*_legal(problem, {batch: SAMPLES}), problem)[0]
 
 
 def _larger(problem: Problem) -> tuple[Problem, ...]:

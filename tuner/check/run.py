@@ -19,8 +19,10 @@ from ..bound import judge
 from .cases import Case
 
 BUILDS = ("asan", "race")
-MOST_THREADS = 300_000
-"""Of one launch: a thread takes about a microsecond beside its arithmetic."""
+MOST_THREADS = 700_000
+"""Of a config's launches together: a thread takes about a microsecond beside its arithmetic."""
+ALWAYS = 3
+"""Launches of a config that are made whatever they cost: the smallest in each order of threads."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +91,19 @@ def check_config(
 
 
 def _affordable(cases: Sequence[Case], calls: Sequence[Call]) -> tuple[list[Case], list[Call]]:
-    """Leaves out what has so many threads that it would take seconds, but never the three smallest."""
+    """Leaves out the largest launches where all would take seconds, but never the smallest ALWAYS."""
+    kept: list[int] = []
+    threads = 0
+    for index in sorted(range(len(calls)), key=lambda index: _threads(calls[index])):
+        threads += _threads(calls[index])
+        if len(kept) < ALWAYS or threads <= MOST_THREADS:
+            kept.append(index)
+    return [cases[index] for index in sorted(kept)], [calls[index] for index in sorted(kept)]
 
-    def threads(call: Call) -> int:
-        launch = call.launch
-        return launch.grid * launch.block + launch.finish_grid * launch.finish_block
 
-    limit = max(MOST_THREADS, *sorted(threads(call) for call in calls)[:3])
-    kept = [(case, call) for case, call in zip(cases, calls, strict=True) if threads(call) <= limit]
-    return [case for case, _ in kept], [call for _, call in kept]
+def _threads(call: Call) -> int:
+    launch = call.launch
+    return launch.grid * launch.block + launch.finish_grid * launch.finish_block
 
 
 def _faults(case: Case, result: Emulation, build: str) -> list[Fault]:
