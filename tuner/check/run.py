@@ -126,6 +126,10 @@ def check_configs(
 ) -> Iterator[Checked]:
     """Checks configs, `jobs` at a time, and gives each as it is done. Compilers and kernels are processes of
     their own, so threads are enough to keep them busy."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # what is judged is small, and the cores are taken
     pool = ThreadPoolExecutor(max_workers=max(1, jobs))
     try:
         pending = [pool.submit(check_config, *each, cache) for each in work]
@@ -133,3 +137,4 @@ def check_configs(
             yield done.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(before)
