@@ -4,6 +4,7 @@ device."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,15 @@ from pathlib import Path
 
 from .errors import InputError
 
-KNOWN_VARIABLES = ("COLDFORGE_HOME", "COLDFORGE_JOBS", "COLDFORGE_CXX", "COLDFORGE_BUILD")
+KNOWN_VARIABLES = (
+    "COLDFORGE_HOME",
+    "COLDFORGE_JOBS",
+    "COLDFORGE_CXX",
+    "COLDFORGE_BUILD",
+    "COLDFORGE_COMPILE_LIMIT_S",
+    "COLDFORGE_TRIAL_LIMIT_S",
+)
+COMPILE_LIMIT_S, TRIAL_LIMIT_S = 120.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -23,12 +32,17 @@ class Settings:
         jobs: compiler processes to run at once (``COLDFORGE_JOBS``).
         cxx: the C++ compiler of the cpu target (``COLDFORGE_CXX``).
         may_build: whether importing code may build a missing extension (``COLDFORGE_BUILD`` not ``0``).
+        compile_limit_s: seconds after which a compiler counts as hung (``COLDFORGE_COMPILE_LIMIT_S``).
+        trial_limit_s: seconds after which a running variant counts as hung, beside what its arithmetic may
+            take (``COLDFORGE_TRIAL_LIMIT_S``).
     """
 
     home: Path
     jobs: int
     cxx: str
     may_build: bool
+    compile_limit_s: float = COMPILE_LIMIT_S
+    trial_limit_s: float = TRIAL_LIMIT_S
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -49,6 +63,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         jobs=_jobs(env.get("COLDFORGE_JOBS")),
         cxx=env.get("COLDFORGE_CXX") or "g++",
         may_build=_flag(env.get("COLDFORGE_BUILD")),
+        compile_limit_s=_seconds(env, "COLDFORGE_COMPILE_LIMIT_S", COMPILE_LIMIT_S),
+        trial_limit_s=_seconds(env, "COLDFORGE_TRIAL_LIMIT_S", TRIAL_LIMIT_S),
     )
 
 
@@ -67,6 +83,19 @@ def _jobs(text: str | None) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1024:
         raise InputError(f"COLDFORGE_JOBS is {text!r}; it must be a whole number from 1 to 1024")
     return int(text)
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 < seconds <= 86400.0:
+        raise InputError(f"{name} is {text!r}; it must be a number of seconds, more than 0 and at most 86400")
+    return seconds
 
 
 def _flag(text: str | None) -> bool:

@@ -32,7 +32,7 @@ class PoolCompiler:
 
     def __init__(self, target: Target, settings: Settings) -> None:
         self._target = target
-        self._pool = CompilePool(Cache(settings.home / "cache"), settings.jobs)
+        self._pool = CompilePool(Cache(settings.home / "cache"), settings.jobs, settings.compile_limit_s)
 
     def compile(self, sources: Sequence[KernelSource]) -> Iterator[tuple[int, Artifact | CompileError]]:
         """See `tools.Compiler`."""

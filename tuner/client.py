@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from ..codegen.errors import ColdforgeError, InputError
-from ..codegen.settings import Settings
+from ..codegen.settings import TRIAL_LIMIT_S, Settings
 from ..codegen.spawn import start_shielded
 from ..codegen.target import Target
 from .outcome import TrialOutcome, TrialResult
@@ -29,19 +29,18 @@ from .worker import FAULT_EXIT_CODE, receive, send, serve
 
 START_LIMIT_S = 180.0
 PREPARE_LIMIT_S = 900.0
-TRIAL_LIMIT_S = 60.0
 _LAST_WORDS_BYTES = 4000
 
 
-def time_limit_s(request: TrialRequest) -> float:
-    """Seconds after which a variant counts as hung.
+def time_limit_s(request: TrialRequest, base_s: float = TRIAL_LIMIT_S) -> float:
+    """Seconds after which a variant counts as hung: ``base_s`` and what its arithmetic may take.
 
     A trial makes some twenty calls at the workload's shape and compares a few outputs. A call may take ten
     times the best time; while no time is known, as long as 1 GFLOP/s would need.
     """
     flops = request.flops
     call_s = 1e-2 * request.best_ms if request.best_ms is not None else flops / 1e9
-    return TRIAL_LIMIT_S + 20.0 * call_s + flops / 1e9
+    return base_s + 20.0 * call_s + flops / 1e9
 
 
 class WorkerDied(ColdforgeError):
@@ -98,12 +97,15 @@ class WorkerClient:
             InputError: The problem cannot be verified.
             ColdforgeError: The worker does not start, or fails through no fault of the variant.
         """
-        return self._judged("trial", request, time_limit_s(request) if timeout_s is None else timeout_s)
+        return self._judged("trial", request, self._limit_s(request) if timeout_s is None else timeout_s)
 
     def check(self, request: TrialRequest, timeout_s: float) -> TrialResult:
         """Verifies one variant and does not time it; otherwise as `run`. Half of the checks launch it for a
         device of few multiprocessors, so that a block goes through many tiles."""
         return self._judged("check", request, timeout_s)
+
+    def _limit_s(self, request: TrialRequest) -> float:
+        return time_limit_s(request, self.settings.trial_limit_s)
 
     def _judged(self, kind: str, request: TrialRequest, limit_s: float) -> TrialResult:
         self._prepare(request)
@@ -126,7 +128,7 @@ class WorkerClient:
             return []
         self._prepare(requests[0])
         message = {"kind": "finals", "requests": [request.to_dict() for request in requests]}
-        limit_s = sum(time_limit_s(request) for request in requests) if timeout_s is None else timeout_s
+        limit_s = sum(self._limit_s(request) for request in requests) if timeout_s is None else timeout_s
         try:
             answer = self.ask(message, limit_s)
         except WorkerDied:

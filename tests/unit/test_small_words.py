@@ -20,6 +20,8 @@ def test_settings_defaults() -> None:
     assert settings.home == Path("/cache/coldforge")
     assert settings.jobs >= 1
     assert settings.may_build
+    assert (settings.compile_limit_s, settings.trial_limit_s) == (120.0, 60.0)
+    assert load_settings({"COLDFORGE_TRIAL_LIMIT_S": "2.5"}).trial_limit_s == 2.5
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,10 @@ def test_settings_defaults() -> None:
         ({"COLDFORGE_JOBS": "0"}, "from 1 to 1024"),
         ({"COLDFORGE_JOBS": "two"}, "'two'"),
         ({"COLDFORGE_BUILD": "yes"}, "must be 0 or 1"),
+        ({"COLDFORGE_TRIAL_LIMIT_S": "soon"}, "COLDFORGE_TRIAL_LIMIT_S is 'soon'"),
+        ({"COLDFORGE_TRIAL_LIMIT_S": "inf"}, "at most 86400"),
+        ({"COLDFORGE_COMPILE_LIMIT_S": "nan"}, "more than 0"),
+        ({"COLDFORGE_COMPILE_LIMIT_S": "-1"}, "more than 0"),
         ({"COLDFORGE_HOEM": "/x"}, "unknown environment variable COLDFORGE_HOEM"),
     ],
 )
