@@ -15,7 +15,8 @@ from .family import Family
 from .family_file import load_family
 from .operator import Operator, load_operator, own_operator
 from .problem import Problem, problem_from_parts
-from .space import Space, load_space
+from .space import Space
+from .space_file import load_space
 from .target import Target
 
 BUILTIN_ROOT = Path(__file__).resolve().parent.parent / "templates"

@@ -5,6 +5,8 @@ file and line."""
 from __future__ import annotations
 
 import re
+import reprlib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,11 @@ import yaml
 from .errors import DeclarationError
 from .expr import Expr, parse
 
-MAX_BYTES = 1_000_000
+# Limits that no declaration of a person meets: a hostile one ends at once, with one line.
+MAX_BYTES = 100_000
+MAX_ITEMS = 1000
+MAX_TEXT = 1000
+MAX_AXES = 8
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 
@@ -35,17 +41,32 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
             raise yaml.constructor.ConstructorError(
-                None, None, f"key {key!r} is not text", key_node.start_mark
+                None, None, f"key {brief(key)} is not text", key_node.start_mark
             )
         if key in seen:
             raise yaml.constructor.ConstructorError(
-                None, None, f"key {key!r} given twice", key_node.start_mark
+                None, None, f"key {brief(key)} given twice", key_node.start_mark
             )
         seen[key] = loader.construct_object(value_node, deep=True)
     return seen
 
 
+def _plain(loader: _StrictLoader, node: yaml.Node) -> Any:
+    """What SafeLoader makes of a scalar; its constructors fail in ways of their own where a tag is put on a
+    text of another kind (``!!bool maybe``, ``!!int ''``)."""
+    construct = yaml.SafeLoader.yaml_constructors[node.tag]
+    try:
+        return construct(loader, node)
+    except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
+        kind = node.tag.rpartition(":")[2]
+        raise yaml.constructor.ConstructorError(
+            None, None, f"{brief(node.value)} is no {kind}", node.start_mark
+        ) from None
+
+
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+for _kind in ("bool", "int", "float", "timestamp"):
+    _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _plain)
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
@@ -65,7 +86,9 @@ def load_mapping(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise DeclarationError(f"{path}{line}: malformed YAML: {error.problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise DeclarationError(f"{path}: malformed YAML: nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise DeclarationError(f"{path}: malformed YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise DeclarationError(f"{path}: expected a mapping at the top, got {type(document).__name__}")
@@ -85,19 +108,30 @@ def check_keys(
         raise DeclarationError(f"{where}: expected a mapping, got {brief(value)}")
     missing = [key for key in required if key not in value]
     if missing:
-        raise DeclarationError(f"{where}: missing key {missing[0]!r}; required: {', '.join(required)}")
+        raise DeclarationError(f"{where}: missing key {missing[0]!r}; required: {_listed(required)}")
     unknown = [key for key in value if key not in required and key not in optional]
     if unknown:
         raise DeclarationError(
-            f"{where}: unknown key {unknown[0]!r}; known: {', '.join(required + optional)}"
+            f"{where}: unknown key {brief(unknown[0])}; known: {_listed(required + optional)}"
         )
     return value
+
+
+def _listed(names: list[str]) -> str:
+    """Names for a message; not all of very many."""
+    return ", ".join(names[:40]) + (", ..." if len(names) > 40 else "")
+
+
+def _check_count(value: dict[str, Any] | list[Any], where: str) -> None:
+    if len(value) > MAX_ITEMS:
+        raise DeclarationError(f"{where}: {len(value)} items; at most {MAX_ITEMS} are allowed")
 
 
 def check_named(value: Any, where: str) -> dict[str, Any]:
     """``value`` as a mapping whose keys are identifiers."""
     if not isinstance(value, dict):
         raise DeclarationError(f"{where}: expected a mapping of names, got {brief(value)}")
+    _check_count(value, where)
     for key in value:
         check_identifier(key, where)
     return value
@@ -116,6 +150,8 @@ def check_text(value: Any, where: str) -> str:
     """``value`` as one line of text."""
     if not isinstance(value, str) or not value.strip() or not value.strip().isprintable():
         raise DeclarationError(f"{where}: expected one line of text, got {brief(value)}")
+    if len(value) > MAX_TEXT:
+        raise DeclarationError(f"{where}: a text of {len(value)} characters; at most {MAX_TEXT} are allowed")
     return value.strip()
 
 
@@ -123,12 +159,22 @@ def check_list(value: Any, where: str) -> list[Any]:
     """``value`` as a list that is not empty."""
     if not isinstance(value, list) or not value:
         raise DeclarationError(f"{where}: expected a list that is not empty, got {brief(value)}")
+    _check_count(value, where)
     return value
+
+
+def check_shape(value: Any, where: str) -> tuple[Expr, ...]:
+    """``value`` as the extents of a tensor: a list of expressions."""
+    extents = check_list(value, where)
+    if len(extents) > MAX_AXES:
+        raise DeclarationError(f"{where}: {len(extents)} axes; at most {MAX_AXES} are allowed")
+    return tuple(check_expression(item, where) for item in extents)
 
 
 def check_number(value: Any, where: str) -> float:
     """``value`` as a finite number (a bool is none)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+    # The bound is that of a double: YAML's whole numbers have none.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise DeclarationError(f"{where}: expected a number, got {brief(value)}")
     return float(value)
 
@@ -152,5 +198,5 @@ def check_expression(value: Any, where: str) -> Expr:
 
 def brief(value: Any) -> str:
     """``value`` as a message shows it: at most 60 characters."""
-    text = repr(value)
+    text = reprlib.repr(value) if isinstance(value, dict | list) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import operator as op
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,6 +24,8 @@ from .errors import DeclarationError
 Value = int | float | str | bool
 Evaluator = Callable[[Mapping[str, Value]], Value]
 MAX_TEXT = 2000
+MAX_DEPTH = 100
+"""How deep a tree may be: a sum of so many terms. Evaluating and printing recurse."""
 MAX_MAGNITUDE = 2**63 - 1
 # The text stands in generated Python, within double quotes too: none of these may end what it stands in.
 _FOREIGN_SIGNS = frozenset('#"\\')
@@ -88,11 +91,11 @@ class Expr:
         try:
             value = self.evaluator(env)
         except KeyError as error:
-            raise DeclarationError(f"expression {self.text!r}: unknown name {error.args[0]!r}") from None
+            raise DeclarationError(f"{_at(self.text)}: unknown name {error.args[0]!r}") from None
         except (TypeError, ValueError, ZeroDivisionError, OverflowError, RecursionError) as error:
-            raise DeclarationError(f"expression {self.text!r}: {error}") from None
+            raise DeclarationError(f"{_at(self.text)}: {error}") from None
         if isinstance(value, int | float) and not abs(value) <= MAX_MAGNITUDE:
-            raise DeclarationError(f"expression {self.text!r}: the result does not fit in 64 bits")
+            raise DeclarationError(f"{_at(self.text)}: the result does not fit in 64 bits")
         return value
 
     def to_cpp(self) -> str:
@@ -117,13 +120,38 @@ def parse(text: str) -> Expr:
     if len(text) > MAX_TEXT:
         raise DeclarationError(f"an expression of {len(text)} characters; at most {MAX_TEXT} are allowed")
     if not text.isprintable() or not _FOREIGN_SIGNS.isdisjoint(text):
-        raise DeclarationError(f'malformed expression {text!r}: one line without # " and \\ is wanted')
+        raise DeclarationError(f'malformed expression {_shown(text)!r}: one line without # " and \\')
+    tree = _tree(text)
+    if _deeper_than(tree, MAX_DEPTH):
+        raise DeclarationError(f"{_at(text)} is nested more than {MAX_DEPTH} deep")
+    return Expr(text, tree, frozenset(_check(tree, text)), _compile(tree))
+
+
+def _tree(text: str) -> ast.expr:
     try:
-        tree = ast.parse(text, mode="eval").body
-        names = frozenset(_check(tree, text))
-        return Expr(text, tree, names, _compile(tree))
+        # What Python merely warns of, as a number that runs into a word, is refused.
+        with warnings.catch_warnings(action="error"):
+            return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise DeclarationError(f"malformed expression {text!r}") from None
+        raise DeclarationError(f"malformed expression {_shown(text)!r}") from None
+
+
+def _deeper_than(tree: ast.expr, limit: int) -> bool:
+    """Whether the tree has more levels of expressions than ``limit``; found level by level."""
+    level: list[ast.AST] = [tree]
+    for _ in range(limit):
+        level = [below for node in level for below in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
+
+
+def _at(text: str) -> str:
+    return f"expression {_shown(text)!r}"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def evaluate(value: str | int | float | bool, env: Mapping[str, Value]) -> Value:
@@ -139,13 +167,15 @@ def evaluate_int(value: str | int, env: Mapping[str, Value]) -> int:
     """
     result = evaluate(value, env)
     if not isinstance(result, int):
-        raise DeclarationError(f"expression {value!r}: expected an integer, got {result!r}")
+        raise DeclarationError(f"expression {value!r:.200}: expected an integer, got {result!r}")
     return int(result)
 
 
 def _check(node: ast.AST, text: str) -> list[str]:
     """Refuses every node outside the language; returns the names read."""
     match node:
+        case ast.Constant(value=int() | float() as value) if not abs(value) <= MAX_MAGNITUDE:
+            raise DeclarationError(f"{_at(text)}: a number does not fit in 64 bits")
         case ast.Constant(value=bool() | int() | float() | str()):
             return []
         case ast.Name(id=name):
@@ -167,10 +197,10 @@ def _check(node: ast.AST, text: str) -> list[str]:
             low, high = _ARITY[name]
             if not low <= len(args) <= high:
                 raise DeclarationError(
-                    f"expression {text!r}: {name} takes {low} to {high} arguments, not {len(args)}"
+                    f"{_at(text)}: {name} takes {low} to {high} arguments, not {len(args)}"
                 )
             return [n for a in args for n in _check(a, text)]
-    raise DeclarationError(f"expression {text!r}: {_describe(node)} is not part of the expression language")
+    raise DeclarationError(f"{_at(text)}: {_describe(node)} is not part of the expression language")
 
 
 def _check_comparison(o: ast.cmpop, right: ast.expr, text: str) -> list[str]:
@@ -178,7 +208,7 @@ def _check_comparison(o: ast.cmpop, right: ast.expr, text: str) -> list[str]:
         return _check(right, text)
     if isinstance(o, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List):
         return [n for e in right.elts for n in _check(e, text)]
-    raise DeclarationError(f"expression {text!r}: only == != < <= > >= and 'in (a, b)' compare")
+    raise DeclarationError(f"{_at(text)}: only == != < <= > >= and 'in (a, b)' compare")
 
 
 def _describe(node: ast.AST) -> str:
@@ -254,7 +284,7 @@ def _compile_link(o: ast.cmpop, node: ast.expr) -> Callable[[Value, Mapping[str,
 def _number(value: Value) -> int | float:
     if isinstance(value, str):
         raise TypeError(f"{value!r} is text where a number is needed")
-    if abs(value) > MAX_MAGNITUDE:
+    if not abs(value) <= MAX_MAGNITUDE:
         raise OverflowError("a value does not fit in 64 bits")
     return value
 
@@ -292,4 +322,4 @@ def _to_cpp(node: ast.expr, text: str) -> str:
             for argument in reversed(args[:-1]):
                 call = f"coldforge::{name}_int({_to_cpp(argument, text)}, {call})"
             return call
-    raise DeclarationError(f"expression {text!r}: {_describe(node)} cannot be written as C++ integers")
+    raise DeclarationError(f"{_at(text)}: {_describe(node)} cannot be written as C++ integers")

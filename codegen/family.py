@@ -173,7 +173,7 @@ class Family:
 def parse_rules(value: Any, where: str) -> tuple[Rule, ...]:
     """A list of ``{require: expression, reason: text}``."""
     rules = []
-    for item in value if isinstance(value, list) else declare.check_list(value, where):
+    for item in value if value == [] else declare.check_list(value, where):
         entry = declare.check_keys(item, where, ("require", "reason"))
         rules.append(
             Rule(

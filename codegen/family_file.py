@@ -12,7 +12,6 @@ from typing import Any
 
 from . import declare
 from .errors import DeclarationError
-from .expr import Expr
 from .family import FIELD, Attribute, Family, Peer, TensorDeclaration, parse_rules
 from .names import FAMILIES, FAMILY_VALUES
 from .reference_file import check_functions, split_reference
@@ -70,7 +69,8 @@ def load_family(folder: Path) -> Family:
         rules=parse_rules(doc.get("requires", []), f"{where}: requires"),
         tensors=tuple(tensors.values()),
         output=TensorDeclaration(
-            declare.check_identifier(output["name"], f"{where}: output"), _shape(output["shape"], where)
+            declare.check_identifier(output["name"], f"{where}: output"),
+            declare.check_shape(output["shape"], f"{where}: output: shape"),
         ),
         channel_dim=_channel_dim(doc, output["shape"], where),
         run_time=_names(doc["run_time"], f"{where}: run_time"),
@@ -140,14 +140,8 @@ def _tensor(name: str, value: Any, where: str) -> TensorDeclaration:
     entry = declare.check_keys(value, at, ("shape",), ("optional",))
     if not isinstance(entry.get("optional", False), bool):
         raise DeclarationError(f"{at}: optional must be true or false")
-    return TensorDeclaration(name, _shape(entry["shape"], at), entry.get("optional", False))
-
-
-def _shape(value: Any, where: str) -> tuple[Expr, ...]:
-    return tuple(
-        declare.check_expression(item, f"{where}: shape")
-        for item in declare.check_list(value, f"{where}: shape")
-    )
+    shape = declare.check_shape(entry["shape"], f"{at}: shape")
+    return TensorDeclaration(name, shape, entry.get("optional", False))
 
 
 def _names(value: Any, where: str) -> tuple[str, ...]:

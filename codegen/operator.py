@@ -152,7 +152,7 @@ def _operator(doc: Mapping[str, Any], families: Mapping[str, Family], where: str
 def _list(doc: Mapping[str, Any], key: str, where: str) -> list[Any]:
     """The list at ``key``; an empty one when there is none. A text is no list of letters."""
     value = doc.get(key, [])
-    return value if isinstance(value, list) else declare.check_list(value, where)
+    return value if value == [] else declare.check_list(value, where)
 
 
 def _check_names(family: Family, own: list[str], where: str) -> None:
@@ -169,7 +169,7 @@ def _vectors(value: Any, family: Family, where: str) -> tuple[ChannelVector, ...
     """A list of names, or a mapping of names to ``{shape: [...], optional: true}``."""
     fixed = known_to_constructor(family)
     if not isinstance(value, dict):
-        names = value if isinstance(value, list) else declare.check_list(value, where)
+        names = value if value == [] else declare.check_list(value, where)
         return tuple(ChannelVector(declare.check_identifier(name, where)) for name in names)
     found = []
     for name, given in declare.check_named(value, where).items():
@@ -177,8 +177,7 @@ def _vectors(value: Any, family: Family, where: str) -> tuple[ChannelVector, ...
         entry = declare.check_keys(given, at, (), ("shape", "optional"))
         if not isinstance(entry.get("optional", False), bool):
             raise DeclarationError(f"{at}: optional must be true or false")
-        items = declare.check_list(entry["shape"], f"{at}: shape") if "shape" in entry else []
-        shape = tuple(declare.check_expression(item, f"{at}: shape") for item in items)
+        shape = declare.check_shape(entry["shape"], f"{at}: shape") if "shape" in entry else ()
         unknown = sorted(set().union(*(e.names for e in shape)) - fixed)
         if unknown:
             raise DeclarationError(

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -75,7 +76,8 @@ def _takes(arguments: ast.arguments, tensors: Sequence[str], attributes: Sequenc
 
 def _tree(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        with warnings.catch_warnings(action="ignore"):  # those of the file are told when it is run
+            return ast.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DeclarationError(f"cannot read {path}: {error.strerror or error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

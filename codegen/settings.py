@@ -70,10 +70,13 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 def _home(env: Mapping[str, str]) -> Path:
     given = env.get("COLDFORGE_HOME")
-    if given:
-        return Path(given).expanduser().absolute()
-    cache = env.get("XDG_CACHE_HOME")
-    base = Path(cache) if cache else Path.home() / ".cache"
+    try:
+        if given:
+            return Path(given).expanduser().absolute()
+        cache = env.get("XDG_CACHE_HOME")
+        base = Path(cache) if cache else Path.home() / ".cache"
+    except RuntimeError:  # ~name of nobody, or a user without a home folder
+        raise InputError(f"COLDFORGE_HOME is {given or 'not set'}: no such user's home folder") from None
     return base / "coldforge"
 
 

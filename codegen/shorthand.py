@@ -43,7 +43,7 @@ def family_in_full(doc: Mapping[str, Any], folder: Path, where: str) -> dict[str
     if "derived" in doc:
         declare.check_named(doc["derived"], f"{where}: derived")
     shapes = {
-        n: _shape(v.get("shape") if isinstance(v, dict) else None, f"{where}: tensors.{n}: shape")
+        n: declare.check_shape(v.get("shape") if isinstance(v, dict) else v, f"{where}: tensors.{n}: shape")
         for n, v in full["tensors"].items()
     }
     if not shapes:
@@ -56,7 +56,7 @@ def family_in_full(doc: Mapping[str, Any], folder: Path, where: str) -> dict[str
     full.setdefault("flops", 0)
     if "reduction_length" not in full:
         given = full["output"].get("shape") if isinstance(full["output"], dict) else None
-        output = _shape(given, f"{where}: output: shape")
+        output = declare.check_shape(given, f"{where}: output: shape")
         full["reduction_length"] = _sample_size(next(iter(shapes.values())), output)
     module, function = split_reference(doc["reference"], f"{where}: reference")
     full["reference"] = function if module == DEFAULT_MODULE else f"{module}:{function}"
@@ -85,10 +85,6 @@ def _output(value: Any, where: str) -> Any:
     return {"name": name, "shape": shape}
 
 
-def _shape(value: Any, where: str) -> list[Expr]:
-    return [declare.check_expression(item, where) for item in declare.check_list(value, where)]
-
-
 def _sizes(shapes: Iterable[Sequence[Expr]], doc: Mapping[str, Any]) -> list[str]:
     """The names in the tensors' shapes that are nothing else, in order of appearance."""
     found: list[str] = []
@@ -105,7 +101,7 @@ def _sizes(shapes: Iterable[Sequence[Expr]], doc: Mapping[str, Any]) -> list[str
 
 def _received(run_time: Any, derived: Mapping[str, Any], where: str) -> list[str]:
     """The run-time sizes, then the derived values that read one of them, or one that does."""
-    names = list(run_time) if isinstance(run_time, list) else []
+    names = [n for n in run_time if isinstance(n, str)] if isinstance(run_time, list) else []
     for name, text in derived.items():
         if not declare.check_expression(text, f"{where}: derived.{name}").names.isdisjoint(names):
             names.append(name)

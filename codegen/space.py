@@ -8,40 +8,22 @@ The same declaration gives the launch geometry, so that tuner and frozen extensi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from . import declare
 from .errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
 from .expr import Expr, Value, evaluate_int
-from .family import Rule, parse_rules
-from .names import RESERVED
+from .family import Rule
 from .problem import Problem
-from .shorthand import space_in_full
-from .target import Target, attribute_names
+from .target import Target
 
-MAX_CARTESIAN = 5_000_000
-_REQUIRED = ("parameters", "launch")
-_OPTIONAL = ("template", "target", "archs", "file", "default", "derived", "constraints")
-_WORKSPACE = ("workspace_bytes", "zeroed_bytes")
-_LAUNCH = {
-    "cuda": (
-        ("grid", "block", "shared_bytes"),
-        (*_WORKSPACE, "finish_grid", "finish_block", "finish_shared_bytes"),
-    ),
-    "cpu": (("units", "grain"), (*_WORKSPACE, "finish_units", "finish_grain")),
-}
-# An optional launch key -> what it means nothing without.
-_LAUNCH_NEEDS = {
-    "zeroed_bytes": "workspace_bytes",
-    "finish_grid": "finish_block",
-    "finish_block": "finish_grid",
-    "finish_shared_bytes": "finish_grid",
-    "finish_grain": "finish_units",
-}
+MAX_LEGAL = 200_000
+MAX_STEPS = 30_000_000
+"""Expressions that one enumeration may evaluate, each counted by its length: some tens of seconds."""
+_STEP_CHARACTERS = 10
+_SMALLER = "give parameters fewer values, or constraints that cut more off"
 
 
 @dataclass(frozen=True)
@@ -174,7 +156,7 @@ class Space:
             if name not in self.by_name:
                 raise UnknownName(f"parameter of template {self.name}", name, list(self.by_name))
             values = self.by_name[name].values
-            if value not in values:
+            if isinstance(value, bool | float) or value not in values:
                 raise InputError(
                     f"{name}={value} is not a value of template {self.name}; it has {list(values)}"
                 )
@@ -260,13 +242,23 @@ def enumerate_legal(space: Space, problem: Problem, target: Target) -> Iterator[
     for rule in space.constraints:
         rules[max((depth_of.get(n, last) for n in rule.require.names), default=0)].append(rule.require)
     env: dict[str, Value] = {**target.attributes, **problem.values}
+    work = [sum(len(e.text) for e in (*(e for _, e in v), *r)) for v, r in zip(values, rules, strict=True)]
+    steps = [1 + characters // _STEP_CHARACTERS for characters in work]
+    done = legal = 0
 
     def below(depth: int) -> Iterator[Config]:
+        nonlocal done, legal
+        done += steps[depth]
+        if done > MAX_STEPS:
+            raise DeclarationError(f"space {space.name}: too large to enumerate; {_SMALLER}")
         for name, expression in values[depth]:
             env[name] = expression.evaluate(env)
         if not all(rule.evaluate(env) for rule in rules[depth]):
             return
         if depth == last:
+            legal += 1
+            if legal > MAX_LEGAL:
+                raise DeclarationError(f"space {space.name}: over {MAX_LEGAL:,} legal configs; {_SMALLER}")
             yield Config({name: env[name] for name in names})  # type: ignore[misc]
             return
         for choice in space.parameters[depth].values:
@@ -274,92 +266,3 @@ def enumerate_legal(space: Space, problem: Problem, target: Target) -> Iterator[
             yield from below(depth + 1)
 
     yield from below(0)
-
-
-def load_space(path: Path, family: str, values: Iterable[str] | None = None) -> Space:
-    """Reads ``space.<template>.<target>.yaml``, or a space file of another name.
-
-    Args:
-        path: the file; templates stand beside it.
-        family: the family's name.
-        values: the names of the family's values, to check every expression with; None leaves that out.
-
-    Raises:
-        DeclarationError: it is malformed; the message names the part.
-    """
-    where = f"{family}/{path.name}"
-    doc = declare.check_keys(declare.load_mapping(path), where, _REQUIRED, _OPTIONAL)
-    doc = space_in_full(doc, path.parent, where)
-    kind = doc["target"]
-    must, may = _LAUNCH[kind]
-    launch = declare.check_keys(doc["launch"], f"{where}: launch", must, may)
-    for key, needed in _LAUNCH_NEEDS.items():
-        if key in launch and needed not in launch:
-            raise DeclarationError(f"{where}: launch: {key} needs {needed} beside it")
-    file = path.parent / declare.check_text(doc["file"], f"{where}: file")
-    if file.parent != path.parent or not file.is_file():
-        raise DeclarationError(f"{where}: file {doc['file']!r} does not stand beside it")
-    archs = declare.check_list(doc["archs"], f"{where}: archs")
-    space = Space(
-        family=family,
-        template=declare.check_identifier(doc["template"], f"{where}: template"),
-        kind=kind,
-        archs=tuple(declare.check_text(a, f"{where}: archs") for a in archs),
-        file=file,
-        parameters=tuple(_parameter(n, v, f"{where}: parameters.{n}") for n, v in doc["parameters"].items()),
-        derived={
-            n: declare.check_expression(v, f"{where}: derived.{n}")
-            for n, v in declare.check_named(doc.get("derived", {}), f"{where}: derived").items()
-        },
-        constraints=parse_rules(doc.get("constraints", []), f"{where}: constraints"),
-        launch_exprs={n: declare.check_expression(v, f"{where}: launch.{n}") for n, v in launch.items()},
-    )
-    if space.size > MAX_CARTESIAN:
-        raise DeclarationError(
-            f"{where}: {space.size} combinations; at most {MAX_CARTESIAN} can be enumerated"
-        )
-    if values is not None:
-        _check_names(space, values, where)
-    default = _default(doc["default"], space, f"{where}: default")
-    object.__setattr__(space, "default", default)
-    return space
-
-
-def _check_names(space: Space, values: Iterable[str], where: str) -> None:
-    """Refuses a parameter or derived value that hides another value, and a name that nothing has."""
-    known = {*values, *attribute_names(space.kind)}
-    for name in (*space.by_name, *space.derived):
-        if name in known or name in RESERVED:
-            raise DeclarationError(f"{where}: the name {name!r} is already taken; name it otherwise")
-        known.add(name)
-    used = {f"derived.{n}": e for n, e in space.derived.items()}
-    used |= {f"constraints[{i}]": rule.require for i, rule in enumerate(space.constraints)}
-    used |= {f"launch.{n}": e for n, e in space.launch_exprs.items()}
-    for part, expression in used.items():
-        # Whether a channel vector is given is known to its operator alone.
-        unknown = [n for n in sorted(expression.names - known) if not n.startswith("has_")]
-        if unknown:
-            raise DeclarationError(f"{where}: {part}: {expression.text!r} reads unknown name {unknown[0]!r}")
-
-
-def _parameter(name: str, value: Any, where: str) -> Parameter:
-    entry = declare.check_keys(value, where, ("values", "help"))
-    values = declare.check_list(entry["values"], f"{where}: values")
-    for item in values:
-        if isinstance(item, bool) or not isinstance(item, int | str):
-            raise DeclarationError(f"{where}: value {item!r} is neither a whole number nor a word")
-        if isinstance(item, str):
-            declare.check_identifier(item, where)
-    if len(set(values)) != len(values):
-        raise DeclarationError(f"{where}: a value stands twice in {values}")
-    return Parameter(name, tuple(values), declare.check_text(entry["help"], f"{where}: help"))
-
-
-def _default(value: Any, space: Space, where: str) -> Config:
-    given = declare.check_keys(value, where, list(space.by_name))
-    for name, choice in given.items():
-        if choice not in space.by_name[name].values:
-            raise DeclarationError(
-                f"{where}: {name}={choice!r} is none of {list(space.by_name[name].values)}"
-            )
-    return Config({name: given[name] for name in space.by_name})

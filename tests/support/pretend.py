@@ -15,7 +15,7 @@ from coldforge.codegen.compile import Artifact, Resources
 from coldforge.codegen.errors import CompileError
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import KernelSource
-from coldforge.codegen.space import load_space
+from coldforge.codegen.space_file import load_space
 from coldforge.codegen.target import Target
 from coldforge.tuner.interrupts import Interrupts
 from coldforge.tuner.outcome import TrialOutcome, TrialResult

@@ -17,7 +17,8 @@ from coldforge.codegen.compile import Artifact, Cache, compile_source
 from coldforge.codegen.freeze import Winner, winner_of
 from coldforge.codegen.problem import Problem, make_problem
 from coldforge.codegen.render import KernelSource, render
-from coldforge.codegen.space import Config, Space, load_space
+from coldforge.codegen.space import Config, Space
+from coldforge.codegen.space_file import load_space
 from coldforge.codegen.target import Target
 from coldforge.tuner.request import TrialRequest, trial_request
 

@@ -25,7 +25,7 @@ LEVELS = [
     {"steps", "reference_file"},
     {"shorthand"},
     {"family", "family_file", "module_arguments", "chain", "operator", "problem"},
-    {"space", "catalogue", "epilogue"},
+    {"space", "space_file", "catalogue", "epilogue"},
     {"render"},
     {"compile"},
     {"emulator"},

@@ -12,7 +12,8 @@ from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.compile import Artifact, Resources
 from coldforge.codegen.errors import DeclarationError
 from coldforge.codegen.problem import make_problem
-from coldforge.codegen.space import Launch, Space, load_space
+from coldforge.codegen.space import Launch, Space
+from coldforge.codegen.space_file import load_space
 from coldforge.codegen.target import cpu_target_for, cuda_target
 from coldforge.tuner.request import trial_request
 

@@ -14,7 +14,8 @@ from coldforge.codegen import render as rendering
 from coldforge.codegen.catalogue import BUILTIN_ROOT, catalogue
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import source_files
-from coldforge.codegen.space import Space, load_space
+from coldforge.codegen.space import Space
+from coldforge.codegen.space_file import load_space
 from coldforge.codegen.target import Target
 from coldforge.tuner.plan import Plan, Toolchain, plan_study, space_digest
 

@@ -12,6 +12,8 @@ import click
 
 from ...codegen.errors import ColdforgeError
 
+MAX_MESSAGE = 1000
+TRACEBACK = "--traceback"
 COMMANDS = ("list", "render", "check", "tune", "freeze", "build", "bench", "show")
 
 
@@ -30,13 +32,23 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="coldforge")
-def cli() -> None:
+@click.option(TRACEBACK, is_flag=True, help="Show where an error that nothing foresaw comes from.")
+def cli(traceback: bool) -> None:
     """Tune, verify and freeze GPU and CPU kernels for PyTorch."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 success, 2 bad usage or input (one line on stderr), 1 anything else."""
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = run(given)
+    except Exception as error:
+        # A fault of coldforge's own. `run` lets it through, so that tests see it for what it is.
+        if TRACEBACK in given[:1]:
+            raise
+        hint = f"this is a fault of coldforge; `coldforge {TRACEBACK} ...` shows where it comes from"
+        code = _complain(f"unexpected {type(error).__name__}: {str(error)[:300]} ({hint})", 1)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -60,5 +72,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    click.echo("coldforge: " + " ".join(message.split()), err=True)
+    line = " ".join(message.split())
+    line = line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 3] + "..."
+    click.echo(f"coldforge: {line}", err=True)
     return code

@@ -86,8 +86,10 @@ def _importable(package: str | None, out: str | None) -> str:
         if out is not None:
             raise InputError("--out DIR says where a package is; name it with --package NAME")
         return "coldforge.generated"
+    if not package.isidentifier():
+        raise InputError(f"--package {package!r} is no package name")
     if out is None:
-        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        spec = importlib.util.find_spec(package)
         place = Path(spec.origin).parent if spec is not None and spec.origin else None
         if place is None:
             raise InputError(

@@ -5,6 +5,7 @@ carry.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,8 +71,44 @@ def _check_options(package: str | None, out: str | None, bundle: str | None, no_
         raise InputError("--package NAME and --out DIR go together")
     if bundle is not None and (package is not None or no_build):
         raise InputError("--bundle writes one file; it does not go with --package, --out or --no-build")
-    if package is not None and (package in sys.stdlib_module_names or package == "coldforge"):
+    if bundle is not None:
+        _check_place(Path(bundle).absolute().parent, f"--bundle {bundle}")
+        if Path(bundle).is_dir():
+            raise InputError(f"--bundle {bundle} is a folder; name a file")
+    if package is not None and out is not None:
+        from ...codegen.freeze.package import check_namespace
+
+        check_namespace(package)
+        _check_place(Path(out).absolute(), f"--out {out}")
+        _check_free(package, Path(out).absolute())
+
+
+def _check_place(folder: Path, option: str) -> None:
+    """Refuses a folder that is not there and cannot be made."""
+    try:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+    except OSError as error:
+        raise InputError(f"{option}: {error.strerror or error}") from None
+    if not there.is_dir():
+        raise InputError(f"{option}: {there} is a file, not a folder")
+
+
+def _check_free(package: str, out: Path) -> None:
+    """Refuses the name of a module that it would hide, or that would hide it. Another package of frozen
+    kernels may have it: the same one, copied or moved."""
+    if package in sys.stdlib_module_names or package == "coldforge":
         raise InputError(f"package name {package!r} is taken")
+    spec = importlib.util.find_spec(package)  # looks for a file; runs nothing
+    if spec is None:
+        return
+    places = [Path(place) for place in spec.submodule_search_locations or ()]
+    if spec.origin is None:  # parts of a package in several folders; any folder looks like one
+        places = [place for place in places if {"site-packages", "dist-packages"} & set(place.parts)]
+    elif not places:
+        places = [Path(spec.origin)]
+    for place in places:
+        if place != out / package and not (place / "manifest.json").is_file():
+            raise InputError(f"package name {package!r} is taken by a module of this Python ({place})")
 
 
 def _write_bundle(found: Found, path: Path) -> dict[str, Any]:

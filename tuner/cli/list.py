@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ...codegen.catalogue import Catalogue
@@ -73,7 +74,7 @@ def _feasible(operator: Operator, space: Space, target: Target) -> int:
 def _print_tables(rows: list[dict[str, Any]], targets: dict[str, Target]) -> None:
     console = Console(highlight=False)
     for row in rows:
-        console.print(f"[bold]{row['name']}[/bold]  {row['summary']}")
+        console.print(f"[bold]{row['name']}[/bold]  {escape(row['summary'])}")
         console.print(f"  family {row['family']}; workloads {', '.join(row['workloads'])}")
         for kind, described in row["targets"].items():
             counts = described["feasible_by_template"].items()
