@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-_FORMAT = 1
+_FORMAT = 2
 _DIGEST_LENGTH = 12
 
 
@@ -34,6 +34,8 @@ class StudyInputs:
         flags: compile flags.
         driver: the device driver's version; empty where there is none.
         verification: version of the verification inputs and bounds.
+        defaults: template -> its default config, where that is legal. Which config is tried first makes no
+            time stale: it does not name the study.
     """
 
     operator: str
@@ -48,6 +50,7 @@ class StudyInputs:
     flags: tuple[str, ...] = ()
     driver: str = ""
     verification: str = ""
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     format: int = field(default=_FORMAT)
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +65,7 @@ class StudyInputs:
         inputs = self.to_dict()
         # A label: the same sizes under another name are the same measurements.
         inputs["problem"] = {name: value for name, value in self.problem.items() if name != "workload"}
-        del inputs["workload"]
+        del inputs["workload"], inputs["defaults"]
         return digest_of(inputs)
 
     @property

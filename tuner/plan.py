@@ -5,19 +5,21 @@ study.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from ..codegen.catalogue import Catalogue
-from ..codegen.errors import InfeasibleConfig, InputError
+from ..codegen.errors import DeclarationError, InfeasibleConfig, InputError
 from ..codegen.problem import Problem
 from ..codegen.render import KernelSource, render, source_files
-from ..codegen.space import Config, Launch, Space
+from ..codegen.space import Config, Launch, Space, enumerate_legal
 from ..codegen.target import Target
 from .identity import StudyInputs, digest_of
 from .search import FeasibleSet, Point
+from .search.feasible import choice_order
 
 
 @dataclass(frozen=True)
@@ -122,19 +124,34 @@ class Plan:
             flags=self.toolchain.flags,
             driver=self.toolchain.driver,
             verification=self.toolchain.verification,
+            defaults={name: dict(config) for name, config in self.defaults.items()},
         )
 
     def _sources(self) -> dict[str, str]:
         digests = {name: _digest(_text(path)) for name, (path, _) in self._files.items()}
-        for name, config in self.defaults.items():
-            # One whole rendering stands for the code that renders: context, argument struct, epilogue
-            # expressions. Constants come in the order of the YAML, which does not matter, and the banner
-            # holds descriptions: so the lines are sorted and the comments left out.
-            lines = self.source(Point(name, config)).text.splitlines()
-            digests[f"{name}:default"] = _digest(
-                "\n".join(sorted(x for x in lines if not x.startswith("//")))
-            )
-        return digests
+        return digests | {f"{name}:rendered": self._rendered(space) for name, space in self.spaces.items()}
+
+    def _rendered(self, space: Space) -> str:
+        """One whole rendering stands for the code that renders: context, argument struct, epilogue
+        expressions. It is of the first legal config in an order that does not hang on the YAML's.
+        """
+        parameters = sorted(space.parameters, key=lambda p: p.name)
+        ordered = [
+            dataclasses.replace(p, values=tuple(sorted(p.values, key=choice_order))) for p in parameters
+        ]
+        in_order = dataclasses.replace(space, parameters=tuple(ordered))
+        config = next(enumerate_legal(in_order, self.problem, self.target), None)
+        if config is None:
+            return ""
+        try:
+            text = self.source(Point(space.template, config)).text
+        except DeclarationError as error:
+            if space.template in self.defaults:  # one that fails for the default too is not worth a search
+                self.source(Point(space.template, self.defaults[space.template]))
+            text = str(error)
+        # Constants come in the order of the YAML, and the banner holds descriptions: so the lines are sorted
+        # and the comments left out.
+        return _digest("\n".join(sorted(line for line in text.splitlines() if not line.startswith("//"))))
 
 
 def plan_study(
@@ -160,7 +177,9 @@ def plan_study(
 
 
 def space_digest(space: Space) -> str:
-    """SHA-256 (hex) of what a space declares; help texts and the order of its mappings do not matter."""
+    """SHA-256 (hex) of what decides a config's meaning. Help texts, the default, and the order of mappings
+    and of lists (values, constraints, archs) decide nothing.
+    """
     return digest_of(
         {
             "kind": space.kind,
@@ -171,7 +190,6 @@ def space_digest(space: Space) -> str:
             },
             "derived": {name: expression.text for name, expression in space.derived.items()},
             "constraints": sorted(rule.require.text for rule in space.constraints),
-            "default": dict(space.default),
             "launch": {name: expression.text for name, expression in space.launch_exprs.items()},
         }
     )

@@ -25,7 +25,7 @@ from .outcome import TrialOutcome, TrialResult
 from .search import Point
 from .search.feasible import TEMPLATE
 
-_ABOUT, _WINNER, _FINALS, _TOUCHED = "about", "winner", "finals", "touched"
+_ABOUT, _WINNER, _FINALS, _TOUCHED, _DEFAULTS = "about", "winner", "finals", "touched", "defaults"
 ROOTS = "roots"
 """The attribute that holds paths of this machine."""
 _ALONE, _REST = ("outcome", "reason", "error", "code_digest", "resources", "config"), "more"
@@ -68,6 +68,17 @@ class Study:
         """Notes where its declarations are."""
         if tuple(roots) != self.roots:
             self._study.set_user_attr(ROOTS, list(roots))
+
+    @property
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """Template -> its default config as the last run declared it, where that is legal."""
+        return self._study.user_attrs.get(_DEFAULTS, {})
+
+    def remember_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> None:
+        """Notes the default configs, which may change within one study."""
+        given = {name: dict(config) for name, config in defaults.items()}
+        if given != self.defaults:
+            self._study.set_user_attr(_DEFAULTS, given)
 
     @property
     def winner(self) -> dict[str, Any] | None:
@@ -166,8 +177,11 @@ def open_study(storage: BaseStorage, inputs: StudyInputs) -> Study:
     study = optuna.create_study(storage=storage, study_name=inputs.name, load_if_exists=True)
     if _ABOUT not in study.user_attrs:
         about = {**inputs.to_dict(), "created": _now().isoformat(), "coldforge": version("coldforge")}
+        del about["defaults"]
         study.set_user_attr(_ABOUT, about)
-    return Study(study)
+    found = Study(study)
+    found.remember_defaults(inputs.defaults)
+    return found
 
 
 def list_studies(storage: BaseStorage | None) -> list[Study]:

@@ -61,7 +61,12 @@ def default_entry(study: Study, results: list[TrialResult]) -> Entry | None:
     """The default config of the study's first template that has a legal one. None before it ran, and where
     the problem allows none.
     """
-    first = next((result for result in results if result.details.get("default")), None)
+    defaults = study.defaults
+    # A study that no run of this version has touched says it of each result.
+    marked = (
+        r.details.get("default") if not defaults else defaults.get(r.template) == r.config for r in results
+    )
+    first = next((result for result, yes in zip(results, marked, strict=True) if yes), None)
     if first is None:
         return None
     if study.winner_is_current(len(results)):

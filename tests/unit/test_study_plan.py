@@ -79,7 +79,10 @@ def test_reordered_mappings_and_help_texts_do_not_matter(folder: Path) -> None:
         for parameter in document["parameters"].values():
             parameter["help"] = "another text"
             parameter["values"].reverse()
-        document["archs"].reverse()
+        for key in ("archs", "constraints"):
+            document[key].reverse()
+        # Which config comes first makes no time stale.
+        document["default"] = {name: p["values"][0] for name, p in document["parameters"].items()}
         return dict(reversed(document.items()))
 
     _rewrite(folder, turn)
@@ -96,15 +99,6 @@ def _fewer_values(document: dict[str, Any]) -> dict[str, Any]:
     raise AssertionError("every parameter has one value")
 
 
-def _other_default(document: dict[str, Any]) -> dict[str, Any]:
-    for name, parameter in document["parameters"].items():
-        spare = [value for value in parameter["values"] if value != document["default"][name]]
-        if spare:
-            document["default"][name] = spare[0]
-            return document
-    raise AssertionError("every parameter has one value")
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -112,9 +106,8 @@ def _other_default(document: dict[str, Any]) -> dict[str, Any]:
         lambda d: {**d, "launch": {**d["launch"], "grain": "2"}},
         lambda d: {**d, "archs": [arch for arch in d["archs"] if arch != "aarch64"]},
         _fewer_values,
-        _other_default,
     ],
-    ids=["constraint", "launch", "archs", "values", "default"],
+    ids=["constraint", "launch", "archs", "values"],
 )
 def test_a_changed_space_changes_the_name(folder: Path, change: Any) -> None:
     before, digest = _name(folder), space_digest(_space(folder))

@@ -150,8 +150,11 @@ def _distributions(points: Sequence[Point]) -> dict[str, CategoricalDistribution
         choices[TEMPLATE][point.template] = None
         for name, value in point.config.items():
             choices.setdefault(name, {})[value] = None
-    ordered = {name: list(values) for name, values in choices.items()}
-    for values in ordered.values():
-        if all(isinstance(value, int) for value in values):
-            values.sort()
+    # In an order of their own: a study refuses a parameter whose choices come in another one.
+    ordered = {name: sorted(values, key=choice_order) for name, values in choices.items()}
     return {name: CategoricalDistribution(values) for name, values in ordered.items()}
+
+
+def choice_order(value: Value) -> tuple[bool, Value]:
+    """The sort key of a parameter's values: numbers, then words."""
+    return (isinstance(value, str), value)
