@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..settings import COMPILE_LIMIT_S
 from .artifact import Artifact, Resources
 from .cache import Cache
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Artifact", "Cache", "Resources", "compile_source"]
 
 
-def compile_source(source: KernelSource, target: Target, cache: Cache) -> Artifact:
+def compile_source(
+    source: KernelSource, target: Target, cache: Cache, *, time_limit_s: float | None = COMPILE_LIMIT_S
+) -> Artifact:
     """Compiles `source` for `target` with the compiler of its language.
 
     Args:
@@ -23,6 +26,8 @@ def compile_source(source: KernelSource, target: Target, cache: Cache) -> Artifa
             makes a shared library).
         target: What to compile for; its device need not be present.
         cache: Where the result is kept and looked for.
+        time_limit_s: Seconds after which g++ and all its children are killed; None: whoever calls sees to
+            that. NVRTC runs in this process, where nothing can end it.
 
     Raises:
         CompileError: The compiler refused the source, crashed, or ran past its time limit; see its `log`.
@@ -36,5 +41,5 @@ def compile_source(source: KernelSource, target: Target, cache: Cache) -> Artifa
     if source.language == "cpp":
         from .host import compile_cpp
 
-        return compile_cpp(source, target, cache)
+        return compile_cpp(source, target, cache, time_limit_s=time_limit_s)
     raise ValueError(f"no compiler for language {source.language!r}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..atomic import write_text
 from ..errors import CompileError, ToolMissing
-from ..settings import load_settings
+from ..settings import COMPILE_LIMIT_S, load_settings
 from .artifact import Artifact, Resources
 from .cache import Cache, entry_key
 from .elf import Section, code_bytes, code_digest
@@ -27,8 +27,6 @@ from .process import run_group
 if TYPE_CHECKING:
     from ..render import KernelSource
     from ..target import Target
-
-TIME_LIMIT_S = 120.0
 
 # What decides the machine code: the frozen extension compiles a cpu variant with exactly these. Without
 # -fno-trapping-math, which changes no value, the comparisons of an epilogue stay scalar branches: 8 times
@@ -95,7 +93,7 @@ def compile_cpp(
     cache: Cache,
     *,
     cxx: str | None = None,
-    time_limit_s: float = TIME_LIMIT_S,
+    time_limit_s: float | None = COMPILE_LIMIT_S,
 ) -> Artifact:
     """Compiles one C++ kernel to a shared library.
 
@@ -104,7 +102,7 @@ def compile_cpp(
         target: A cpu target; its arch is the instruction-set level.
         cache: Where the library is kept and looked for.
         cxx: The compiler, instead of the settings' one.
-        time_limit_s: Seconds after which the compiler and all its children are killed.
+        time_limit_s: Seconds after which the compiler and all its children are killed; never when None.
 
     Raises:
         CompileError: The compiler refused the source, crashed, or ran past the limit; the log is attached.
@@ -141,7 +139,7 @@ def _decides_behaviour(section: Section) -> bool:
     return (section.executable and section.name == ".text") or section.name.startswith(".rodata")
 
 
-def run_compiler(command: Sequence[str], work: Path, time_limit_s: float, name: str) -> str:
+def run_compiler(command: Sequence[str], work: Path, time_limit_s: float | None, name: str) -> str:
     """Runs a compiler in the folder `work`; cc1plus, as and ld die with it.
 
     Returns:

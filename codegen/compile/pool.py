@@ -1,119 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles many sources at once, in spawned processes.
+"""Compiles many sources at once, in spawned processes: as a batch, or as a stream that is fed while other
+work goes on.
 
 A process takes one request at a time through a pipe, so a compiler that crashes or hangs costs its own
-request and one respawn, never the batch. The processes live as long as the pool: a search sends all its
-batches to the same ones.
+request and one respawn, never the others. The processes live as long as the pool, and no longer than the
+process that made it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import signal
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import ColdforgeError, CompileError
-from ..spawn import start_shielded
+from ..spawn import continue_all, stop_tree
 from .artifact import Artifact
 from .cache import Cache
+from .compiling_process import CompileRequest, CompilingProcess, Ticket, stop_all
 
-if TYPE_CHECKING:
-    from ..render import KernelSource
-    from ..target import Target
+__all__ = ["CompilePool", "CompileRequest", "compile_many"]
 
-# Above the compilers' own limits: a process that is still silent then is itself stuck.
-REQUEST_LIMIT_S = 180.0
-
-
-@dataclass(frozen=True)
-class CompileRequest:
-    """One source to compile for one target. Travels to the compiling process by pickle."""
-
-    source: KernelSource
-    target: Target
-
-
-def _serve(connection: Connection, root: Path) -> None:
-    """The compiling process: requests in, Artifact or ColdforgeError out, until the other end closes."""
-    from . import compile_source
-
-    def end(*_: object) -> NoReturn:
-        raise SystemExit(0)  # unwinds, so that a running g++ is killed too
-
-    # Ctrl-C reaches the whole terminal group; only the parent acts on it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, end)
-    cache = Cache(root)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            request: CompileRequest = connection.recv()
-            try:
-                answer: Artifact | ColdforgeError = compile_source(request.source, request.target, cache)
-            except ColdforgeError as error:
-                answer = error
-            except Exception as error:
-                answer = CompileError(f"{request.source.name}: {type(error).__name__}: {error}")
-            connection.send(answer)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to unwind
-
-
-class _Worker:
-    """One compiling process and what it is busy with."""
-
-    def __init__(self, root: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, child = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(child, root), daemon=True)
-        start_shielded(self.process)
-        child.close()
-        self.index: int | None = None
-        self.name = ""
-        self.deadline = 0.0
-
-    def send(self, index: int, request: CompileRequest, limit_s: float) -> None:
-        self.index, self.name = index, request.source.name
-        self.deadline = time.monotonic() + limit_s
-        with contextlib.suppress(OSError):  # a dead process shows when its answer is awaited
-            self.connection.send(request)
-
-    def stop(self) -> None:
-        self.connection.close()
-        if self.index is None:
-            self.process.join(2.0)  # an idle process sees the end of the pipe and leaves
-        if self.process.is_alive():
-            self.process.terminate()
-            self.process.join(2.0)
-        if self.process.is_alive():  # inside native code, deaf to SIGTERM
-            self.process.kill()
-            self.process.join()
+REQUEST_LIMIT_S = 120.0
+"""How long a compilation may take."""
+_TRIES = 2  # what ended the process may have come from outside
 
 
 class CompilePool:
-    """Compiling processes that stay for many batches. Use it in a `with`, or call `close`.
+    """Compiling processes that stay for many requests. Use it in a `with`, or call `close`.
 
-    One batch at a time: not for several threads.
+    Either `compile` a batch, or `submit` requests one by one and `collect` what came of them when one of
+    `waitables` is ready or `deadline` has passed; nothing but `compile` waits. Not for several threads.
     """
 
-    def __init__(self, cache: Cache, jobs: int, request_limit_s: float = REQUEST_LIMIT_S) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        jobs: int,
+        request_limit_s: float = REQUEST_LIMIT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Starts nothing yet.
 
         Args:
             cache: Shared by all the processes.
             jobs: How many sources to compile at once, at least 1.
-            request_limit_s: Seconds after which a silent process is killed and its request failed.
+            request_limit_s: Seconds after which a compilation is killed and its request failed; those that
+                it was paused do not count.
+            clock: Seconds, for the limit.
         """
         if jobs < 1:
             raise ValueError(f"jobs is {jobs}; it must be at least 1")
-        self._cache, self._jobs, self._limit_s = cache, jobs, request_limit_s
-        self._workers: list[_Worker] = []
+        self._cache, self._jobs, self._limit_s, self._clock = cache, jobs, request_limit_s, clock
+        self._processes: list[CompilingProcess] = []
+        self._queue: deque[Ticket] = deque()
+        self._next_number = 0
+        self._stopped: list[int] = []
+        self._paused_at: float | None = None
 
     def __enter__(self) -> CompilePool:
         return self
@@ -125,8 +71,12 @@ class CompilePool:
 
     def close(self) -> None:
         """Ends every process, and with each the compiler it is running. May be called again."""
-        while self._workers:
-            self._workers.pop().stop()
+        self._queue.clear()
+        self.resume()
+        # In place: an interrupt of this call leaves the rest to the next.
+        stop_all(self._processes)
+
+    # --- a batch ---
 
     def compile(self, requests: Iterable[CompileRequest]) -> Iterator[tuple[int, Artifact | CompileError]]:
         """Compiles `requests` and yields (position in `requests`, result) as each finishes.
@@ -137,62 +87,144 @@ class CompilePool:
             ColdforgeError: What no request would survive: no compiler, a cache that cannot be written.
         """
         todo = iter(enumerate(requests))
+        positions: dict[int, int] = {}
         clean = False
         try:
-            while self._feed(todo):
-                for worker, answer in self._answers():
-                    index = worker.index
-                    worker.index = None
-                    if isinstance(answer, ColdforgeError) and not isinstance(answer, CompileError):
-                        raise answer
-                    assert index is not None
-                    yield index, answer
+            while True:
+                while self.load < self._jobs and (item := next(todo, None)) is not None:
+                    positions[self.submit(item[1])] = item[0]
+                if not positions:
+                    break
+                wait(self.waitables, self.patience_s)
+                for number, answer in self.collect():
+                    if number in positions:
+                        yield positions.pop(number), answer
             clean = True
         finally:
             if not clean:
                 self.close()
 
-    def _feed(self, todo: Iterator[tuple[int, CompileRequest]]) -> bool:
-        """Gives every idle process a request; False when nothing is left to wait for."""
-        while sum(worker.index is not None for worker in self._workers) < self._jobs:
-            item = next(todo, None)
-            if item is None:
-                break
-            idle = next((worker for worker in self._workers if worker.index is None), None)
-            if idle is None:
-                idle = _Worker(self._cache.root)
-                self._workers.append(idle)
-            idle.send(*item, self._limit_s)
-        return any(worker.index is not None for worker in self._workers)
+    # --- a stream ---
 
-    def _answers(self) -> list[tuple[_Worker, Artifact | ColdforgeError]]:
-        """Waits for at least one answer; a process that died or ran past its limit leaves the pool."""
-        busy = [worker for worker in self._workers if worker.index is not None]
-        answers: list[tuple[_Worker, Artifact | ColdforgeError]] = []
-        while not answers:
-            next_deadline = min(worker.deadline for worker in busy)
-            ready = wait([worker.connection for worker in busy], max(0.0, next_deadline - time.monotonic()))
-            now = time.monotonic()
-            for worker in busy:
-                if worker.connection in ready:
-                    answers.append((worker, self._receive(worker)))
-                elif worker.deadline <= now:
-                    message = f"{worker.name}: the compiler was silent for {self._limit_s:g} s and was killed"
-                    answers.append((worker, CompileError(message)))
-                    self._drop(worker)
+    @property
+    def load(self) -> int:
+        """Requests that were submitted and have no answer yet, those that were abandoned included."""
+        return len(self._queue) + sum(process.ticket is not None for process in self._processes)
+
+    def submit(self, request: CompileRequest) -> int:
+        """Takes one request, and has it compiled as soon as a process is free.
+
+        Returns:
+            The number under which `collect` answers.
+        """
+        ticket = Ticket(self._next_number, request)
+        self._next_number += 1
+        self._queue.append(ticket)
+        self._feed()
+        return ticket.number
+
+    def abandon(self, numbers: Iterable[int]) -> None:
+        """Takes requests back: those that no process has yet are dropped, the others' answers too."""
+        gone = set(numbers)
+        self._queue = deque(ticket for ticket in self._queue if ticket.number not in gone)
+        for process in self._processes:
+            if process.ticket is not None and process.ticket.number in gone:
+                process.ticket.abandoned = True
+
+    @property
+    def waitables(self) -> list[Connection]:
+        """What `multiprocessing.connection.wait` can wait for; one that is ready means: call `collect`."""
+        return [process.connection for process in self._processes]
+
+    @property
+    def patience_s(self) -> float | None:
+        """Seconds until `collect` must be called although nothing is ready; None when there is no limit."""
+        if self._paused_at is not None:
+            return None
+        deadlines = [process.deadline for process in self._processes if process.ticket is not None]
+        return max(0.0, min(deadlines) - self._clock()) if deadlines else None
+
+    def collect(self) -> list[tuple[int, Artifact | CompileError]]:
+        """The answers that are there; never waits. A process that died or ran past its limit leaves the pool.
+
+        Raises:
+            ColdforgeError: What no request would survive: no compiler, a cache that cannot be written.
+        """
+        answers: list[tuple[int, Artifact | CompileError]] = []
+        ready = wait(self.waitables, 0.0) if self._processes else []
+        for process in list(self._processes):
+            if process.connection in ready:
+                answers += self._answers_of(process)
+            elif self._is_late(process):
+                answers += self._lose(process, f"was silent for {self._limit_s:g} s and was killed", tries=1)
+        self._feed()
         return answers
 
-    def _receive(self, worker: _Worker) -> Artifact | ColdforgeError:
-        try:
-            return worker.connection.recv()
-        except (EOFError, OSError):
-            self._drop(worker)
-            status = worker.process.exitcode
-            return CompileError(f"{worker.name}: the compiler crashed (exit status {status})")
+    def _is_late(self, process: CompilingProcess) -> bool:
+        return process.ticket is not None and self._paused_at is None and process.deadline <= self._clock()
 
-    def _drop(self, worker: _Worker) -> None:
-        worker.stop()
-        self._workers.remove(worker)
+    def _answers_of(self, process: CompilingProcess) -> list[tuple[int, Artifact | CompileError]]:
+        try:
+            answer = process.receive()
+        except (EOFError, OSError):
+            return self._lose(process, "crashed", tries=_TRIES)
+        ticket = process.ticket
+        if answer is None or ticket is None:  # a word that it is up
+            return []
+        process.ticket = None
+        if isinstance(answer, ColdforgeError) and not isinstance(answer, CompileError):
+            raise answer
+        return [] if ticket.abandoned else [(ticket.number, answer)]
+
+    def _lose(
+        self, process: CompilingProcess, what: str, tries: int
+    ) -> list[tuple[int, Artifact | CompileError]]:
+        """Drops a process. Its request fails when it lost so many, else it is tried again."""
+        self._processes.remove(process)
+        status = process.stop()
+        ticket = process.ticket
+        if ticket is None or ticket.abandoned:
+            return []
+        ticket.tries += 1
+        if ticket.tries < tries:
+            self._queue.appendleft(ticket)
+            return []
+        return [(ticket.number, CompileError(f"{ticket.name}: the compiler {what} (exit status {status})"))]
+
+    def _feed(self) -> None:
+        """Gives the free processes what is queued. Nothing begins in a pause."""
+        while self._queue and self._paused_at is None:
+            free = next((process for process in self._processes if process.ticket is None), None)
+            if free is None:
+                if len(self._processes) >= self._jobs:
+                    return
+                free = CompilingProcess(self._cache.root)
+                self._processes.append(free)
+            free.send(self._queue.popleft(), self._clock() + self._limit_s)
+
+    # --- silence ---
+
+    def pause(self) -> None:
+        """Stops what compiles, compilers and all, until `resume`. May be called again."""
+        if self._paused_at is not None:
+            return
+        self._paused_at = self._clock()
+        for process in self._processes:
+            # Only one that would die with this process may be stopped: it would stay stopped for ever.
+            if process.ticket is not None and process.comes_up():
+                self._stopped += stop_tree(process.pid)
+
+    def resume(self) -> None:
+        """Lets the compilers go on; their limits are later by the length of the pause."""
+        if self._paused_at is None:
+            return
+        continue_all(self._stopped)
+        self._stopped.clear()
+        pause_s, self._paused_at = self._clock() - self._paused_at, None
+        for process in self._processes:
+            process.deadline += pause_s
+        with contextlib.suppress(ColdforgeError):  # no process to be had: `collect` will tell
+            self._feed()
 
 
 def compile_many(

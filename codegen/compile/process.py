@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program run with a time limit, in a process group of its own: whatever it starts dies with it."""
+"""A program run with a time limit, in a process group of its own: whatever it starts dies with it, and all of
+it dies with the process that runs it, even when that one is killed.
+
+The group has a guard: a shell that waits for the end of a pipe which only the running process holds. A kill
+of that process, by whatever signal, closes the pipe, and the guard kills the group. A death signal asked for
+in the program would not do: it is not inherited, so a killed g++ leaves its cc1plus to run on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..spawn import GUARD_NAME
+
+# A group that loses its parent while stopped is sent SIGHUP: the guard outlives it.
+_GUARD = ("/bin/sh", "-c", "trap '' HUP; read _; kill -KILL 0", GUARD_NAME.decode())
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,7 @@ class Ended:
 def run_group(
     command: Sequence[str],
     folder: Path,
-    time_limit_s: float,
+    time_limit_s: float | None,
     *,
     feed: bytes | None = None,
     merged: bool = False,
@@ -40,7 +52,7 @@ def run_group(
     Args:
         command: The program and its arguments.
         folder: Where it runs.
-        time_limit_s: Seconds after which it is killed.
+        time_limit_s: Seconds after which it is killed; never when None.
         feed: Its standard input; empty when not given.
         merged: Whether its errors go into its output.
         environment: Variables over this process's own.
@@ -48,30 +60,42 @@ def run_group(
     Raises:
         OSError: It cannot be started.
     """
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
-        env={**os.environ, **(environment or {})},
-        start_new_session=True,
-    )
-    finished = False
-    try:
-        output, errors = process.communicate(feed, timeout=time_limit_s)
-        finished = True
-        return Ended(process.returncode, output, errors or b"")
-    except subprocess.TimeoutExpired as error:
-        return Ended(None, error.stdout or b"", error.stderr or b"")
-    finally:
-        if not finished:  # time limit, Ctrl-C, a signal to end: leave nothing behind
-            _kill_group(process)
+    with _guarded_group() as group:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+            process_group=group,
+        )
+        finished = False
+        try:
+            output, errors = process.communicate(feed, timeout=time_limit_s)
+            finished = True
+            return Ended(process.returncode, output, errors or b"")
+        except subprocess.TimeoutExpired as error:
+            return Ended(None, error.stdout or b"", error.stderr or b"")
+        finally:
+            if not finished:  # time limit, Ctrl-C, a signal to end: leave nothing behind
+                _kill(group)
+                process.communicate()
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.communicate()
+@contextlib.contextmanager
+def _guarded_group() -> Iterator[int]:
+    """A process group whose leader is its guard; at the end nothing of it is left."""
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(
+        _GUARD, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, process_group=0
+    ) as guard:
+        try:
+            yield guard.pid
+        finally:
+            _kill(guard.pid)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 _INTERRUPTED_START = """
 import os, pathlib, signal, sys, time
-from coldforge.codegen.compile.pool import _Worker
+from coldforge.codegen.compile.compiling_process import CompilingProcess
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, lambda *_: None)
-    compiler = _Worker(pathlib.Path(sys.argv[1]))
+    compiler = CompilingProcess(pathlib.Path(sys.argv[1]))
     for _ in range(30):
         os.killpg(0, signal.SIGINT)
         time.sleep(0.01)
