@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every file coldforge writes goes through here: build aside, flush to disk, rename. A reader never sees
-half a file."""
+half a file.
+
+What is built aside bears the mark of its process in its name. A killed one leaves it behind; `sweep` tells
+that from what a live process is still building.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,15 @@ import ctypes
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from .errors import ColdforgeError
+from .liveness import mark_in, own_mark
+
+_ASIDE = ".partial"
+_FOREIGN_S = 24 * 3600.0
+"""After so long what another machine left, or nobody knows who, is nobody's."""
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -22,7 +32,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=_prefix(path.name), suffix=_ASIDE, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
@@ -41,6 +51,53 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """``write_bytes`` for UTF-8 text."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def folder_aside(path: Path, name: str | None = None) -> Path:
+    """Makes an empty folder to build ``path`` in, beside it; rename it into place, or remove it.
+
+    Args:
+        name: stands for the name of ``path`` in that of the folder.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=_prefix(name or path.name), suffix=_ASIDE, dir=path.parent))
+
+
+def sweep(folder: Path) -> int:
+    """Removes what processes that are dead were building in this very folder. Never fails: what cannot be
+    removed stays.
+
+    Returns:
+        How many files and folders went.
+    """
+    swept = 0
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if entry.name.startswith(".") and entry.name.endswith(_ASIDE) and _left_behind(entry):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+                swept += 1
+    return swept
+
+
+def _left_behind(entry: os.DirEntry[str]) -> bool:
+    mark = mark_in(entry.name)
+    alive = None if mark is None else mark.alive
+    if alive is not None:
+        return not alive
+    try:
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _FOREIGN_S
+    except FileNotFoundError:  # whoever built it is done
+        return False
+
+
+def _prefix(name: str) -> str:
+    return f".{name[:100]}.{own_mark()}."
 
 
 def replace_tree(source: Path, destination: Path) -> None:
@@ -67,7 +124,7 @@ def replace_tree(source: Path, destination: Path) -> None:
 
 def _rename_aside(source: Path, destination: Path) -> None:
     """Puts ``source`` in the place of ``destination`` and the old tree in the place of ``source``."""
-    aside = destination.with_name(f".{destination.name}.old-{os.getpid()}")
+    aside = destination.with_name(f".{destination.name}.old-{os.getpid()}")  # never swept: it may be the last
     os.replace(destination, aside)
     try:
         os.replace(source, destination)

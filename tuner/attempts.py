@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
-from ..codegen.atomic import write_text
+from ..codegen.atomic import sweep, write_text
 from ..codegen.errors import ColdforgeError
 from ..codegen.liveness import mark_in, own_mark
 
@@ -89,6 +89,7 @@ class Attempts:
         Raises:
             ColdforgeError: the folder cannot be read.
         """
+        sweep(self.folder)
         done, deaths = set(finished), Counter[str]()
         for path in self._of_the_dead():
             keys = _read(path)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..codegen.atomic import sweep
 from ..codegen.compile import Artifact, Cache
 from ..codegen.compile.pool import CompilePool, CompileRequest
 from ..codegen.errors import CompileError
@@ -28,11 +29,16 @@ _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 class PoolCompiler:
-    """Compiles in several processes, through the cache."""
+    """Compiles in several processes, through the cache. Making one removes what killed runs left half built
+    under ``settings.home``.
+    """
 
     def __init__(self, target: Target, settings: Settings) -> None:
         self._target = target
-        self._pool = CompilePool(Cache(settings.home / "cache"), settings.jobs, settings.compile_limit_s)
+        cache = Cache(settings.home / "cache")
+        cache.sweep()
+        sweep(settings.home / "devices")
+        self._pool = CompilePool(cache, settings.jobs, settings.compile_limit_s)
 
     def compile(self, sources: Sequence[KernelSource]) -> Iterator[tuple[int, Artifact | CompileError]]:
         """See `tools.Compiler`."""

@@ -4,7 +4,7 @@
 An entry is a folder named by a digest of everything that decides the machine code. It is built aside and
 renamed into place, so it is there whole or not at all; a damaged one (a disk that filled up, a stray
 edit) fails its digest and is built again. Any number of processes may share a cache: the first to rename
-wins, the others take its entry.
+wins, the others take its entry. What a killed process left half built goes with the next `sweep`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..atomic import write_text
+from ..atomic import folder_aside, sweep, write_text
 from ..errors import ColdforgeError
 from .artifact import Artifact
 
@@ -74,8 +73,7 @@ class Cache:
             return found
         entry = self.entry_path(key)
         try:
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=f".{key[:16]}.", suffix=".partial", dir=entry.parent))
+            work = folder_aside(entry, key[:16])
         except OSError as error:
             raise ColdforgeError(f"cannot write the cache {self.root}: {error.strerror or error}") from error
         try:
@@ -85,6 +83,16 @@ class Cache:
             return dataclasses.replace(artifact, path=entry / artifact.path.name)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+    def sweep(self) -> int:
+        """Removes what killed processes left half built; gives how many. Some milliseconds for a large cache,
+        and harmless beside other processes that use it.
+        """
+        try:
+            shelves = [path for path in self.root.iterdir() if len(path.name) == 2]
+        except OSError:  # none yet, or none to be read: the first compilation tells
+            return 0
+        return sum(sweep(shelf) for shelf in shelves)
 
     def _publish(self, work: Path, entry: Path, key: str) -> None:
         """Renames `work` to `entry`. A whole entry that got there first stays; a damaged one gives way."""
@@ -97,7 +105,7 @@ class Cache:
                     raise ColdforgeError(f"cannot write {entry}: {error.strerror or error}") from error
             if self.load(key) is not None:
                 return
-            aside = Path(tempfile.mkdtemp(prefix=f".{key[:16]}.", suffix=".damaged", dir=entry.parent))
+            aside = folder_aside(entry, key[:16])
             with contextlib.suppress(OSError):  # another writer may have moved it first
                 os.rename(entry, aside)
             shutil.rmtree(aside, ignore_errors=True)
