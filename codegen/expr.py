@@ -56,6 +56,8 @@ _BINARY = {
     ast.Div: (op.truediv, None),
 }
 _INTEGER = {ast.FloorDiv: (op.floordiv, "floor_div"), ast.Mod: (op.mod, "floor_mod")}
+# Nodes that only say what another one is.
+_MARKS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 _COMPARE = {
     ast.Eq: (op.eq, "=="),
     ast.NotEq: (op.ne, "!="),
@@ -119,8 +121,9 @@ def parse(text: str) -> Expr:
     text = text.strip()
     if len(text) > MAX_TEXT:
         raise DeclarationError(f"an expression of {len(text)} characters; at most {MAX_TEXT} are allowed")
-    if not text.isprintable() or not _FOREIGN_SIGNS.isdisjoint(text):
-        raise DeclarationError(f'malformed expression {_shown(text)!r}: one line without # " and \\')
+    # Python would take letters of other alphabets for those that look like them (NFKC).
+    if not text.isascii() or not text.isprintable() or not _FOREIGN_SIGNS.isdisjoint(text):
+        raise DeclarationError(f'malformed expression {_shown(text)!r}: one line of ASCII without # " and \\')
     tree = _tree(text)
     if _deeper_than(tree, MAX_DEPTH):
         raise DeclarationError(f"{_at(text)} is nested more than {MAX_DEPTH} deep")
@@ -140,7 +143,8 @@ def _deeper_than(tree: ast.expr, limit: int) -> bool:
     """Whether the tree has more levels of expressions than ``limit``; found level by level."""
     level: list[ast.AST] = [tree]
     for _ in range(limit):
-        level = [below for node in level for below in ast.iter_child_nodes(node)]
+        below = (child for node in level for child in ast.iter_child_nodes(node))
+        level = [child for child in below if not isinstance(child, _MARKS)]
         if not level:
             return False
     return True
@@ -244,12 +248,12 @@ def _compile(node: ast.expr) -> Evaluator:
             return lambda env: body(env) if test(env) else orelse(env)
         case ast.Call(func=ast.Name(id=name), args=args):
             function, arguments = FUNCTIONS[name], [_compile(a) for a in args]
-            return lambda env: function(*(_number(argument(env)) for argument in arguments))
+            return lambda env: _number(function(*(_number(argument(env)) for argument in arguments)))
     raise DeclarationError(f"{_describe(node)} has no value")
 
 
 def _compile_binary(function: Callable[..., Value], left: Evaluator, right: Evaluator) -> Evaluator:
-    return lambda env: function(_number(left(env)), _number(right(env)))
+    return lambda env: _number(function(_number(left(env)), _number(right(env))))
 
 
 def _compile_comparison(first: Evaluator, ops: list[ast.cmpop], rest: list[ast.expr]) -> Evaluator:
@@ -282,9 +286,10 @@ def _compile_link(o: ast.cmpop, node: ast.expr) -> Callable[[Value, Mapping[str,
 
 
 def _number(value: Value) -> int | float:
+    """A number of 64 bits, as every operand and every result must be: C++ has no larger ones."""
     if isinstance(value, str):
         raise TypeError(f"{value!r} is text where a number is needed")
-    if not abs(value) <= MAX_MAGNITUDE:
+    if not -MAX_MAGNITUDE <= value <= MAX_MAGNITUDE:
         raise OverflowError("a value does not fit in 64 bits")
     return value
 

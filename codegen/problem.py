@@ -331,8 +331,8 @@ def _checked(problem: Problem) -> Problem:
     for tensor in (*problem.tensors, TensorSpec(family.output.name, problem.linear_shape), problem.output):
         if min(tensor.shape, default=1) < 1:
             raise InputError(
-                f"{operator.name}: tensor {tensor.name} would be {list(tensor.shape)}; every extent must be at "
-                "least 1"
+                f"{operator.name}: tensor {tensor.name} would be {list(tensor.shape)}; every extent must be "
+                "at least 1"
             )
         if _elements(tensor.shape) > 2**40:
             raise InputError(
@@ -340,8 +340,8 @@ def _checked(problem: Problem) -> Problem:
             )
     if problem.reduction_length < 1 or problem.flops < 0:
         raise InputError(
-            f"{operator.name}: reduction_length is {problem.reduction_length} and flops {problem.flops} here; "
-            "they must be at least 1 and 0"
+            f"{operator.name}: reduction_length is {problem.reduction_length} and flops {problem.flops} "
+            "here; they must be at least 1 and 0"
         )
     return problem
 
