@@ -31,19 +31,29 @@ class Policy:
     """How much time a measurement may take.
 
     Attributes:
-        warmup: Calls before anything is kept.
-        screen: Samples after which a variant may be given up.
-        hopeless: Given up when the fastest of these is this many times the best time so far.
-        budget_ms: Sampling goes on until the samples' sum reaches this.
-        least, most: Limits on the number of samples whatever the budget says.
+        screen: Calls, one by one and the first included, after which a variant may be given up.
+        hopeless: Given up when the fastest of these takes this many times the best time so far.
+        warmup: Samples that are dropped before any is kept.
+        least, most: Limits on the number of samples.
+        budget_ms: Sampling ends when the samples' sum reaches this, or earlier when the median is known:
+        known, roughly: How far the ends of its 95% interval may lie apart for that, as shares of it: where
+            the variant may be the best, and where it takes more than `near` times the best time.
+        near: See there.
     """
 
-    warmup: int = 2
     screen: int = 3
     hopeless: float = 3.0
-    budget_ms: float = 30.0
+    warmup: int = 2
     least: int = 11
     most: int = 200
+    budget_ms: float = 30.0
+    known: float = 0.01
+    roughly: float = 0.04
+    near: float = 1.3
+
+
+_PORTION = 10
+"""Samples taken between two looks at how well the median is known."""
 
 
 @dataclass(frozen=True)
@@ -89,15 +99,29 @@ def time_variant(
     """
     policy = policy or Policy()
     cold = device.cold_headline
-    device.sample_ms(calls, policy.warmup, cold=False)
-    samples = device.sample_ms(calls, policy.screen, cold=cold)
-    if best_ms is not None and min(samples) > policy.hopeless * best_ms:
-        return Timing(tuple(samples), given_up=True)
-    wanted = int(policy.budget_ms / max(statistics.median(samples), 1e-6))
-    wanted = min(max(wanted, policy.least), policy.most)
-    if wanted > len(samples):
-        samples += device.sample_ms(calls, wanted - len(samples), cold=cold)
+    first: list[float] = []
+    for index in range(policy.screen):
+        first += device.sample_ms([calls[index % len(calls)]], 1, cold=cold)
+        if best_ms is None or first[-1] <= policy.hopeless * best_ms:
+            break
+    else:
+        return Timing(tuple(first), given_up=True)
+    samples = device.sample_ms(calls, policy.warmup + policy.least, cold=cold)[policy.warmup :]
+    while len(samples) < policy.most and (left := policy.budget_ms - sum(samples)) > 0:
+        middle = statistics.median(samples)
+        near = best_ms is None or middle <= policy.near * best_ms
+        if _spread_of_median(samples) <= (policy.known if near else policy.roughly) * middle:
+            break
+        fit = math.ceil(left / max(middle, 1e-6))
+        samples += device.sample_ms(calls, min(_PORTION, policy.most - len(samples), fit), cold=cold)
     return Timing(tuple(samples))
+
+
+def _spread_of_median(samples: Sequence[float]) -> float:
+    """The width of the median's 95% interval, from the order of the samples: whatever their distribution."""
+    ordered, count = sorted(samples), len(samples)
+    cut = max(0, int((count - 1.96 * math.sqrt(count)) / 2))
+    return ordered[count - 1 - cut] - ordered[cut]
 
 
 def interleave(

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,16 @@ from ..codegen.catalogue import catalogue
 from ..codegen.compile import Artifact
 from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.problem import Problem
+from .bound import judge
 from .devices.base import Call, Device, LaunchRefused
+from .examiner import Examiner
+from .figures import CERTAIN, summed
 from .floor import Ceilings, Floor, ceilings_of, floor_of, impossible, raised, store
 from .inputs import draw
 from .measure import Timing, interleave, median_interval, ratio_interval, time_variant
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
-from .verify import Checks, Verdict, abi_scalars, abi_sizes, build_checks, judge, verify
+from .verify import Checks, Verdict, abi_scalars, abi_sizes, build_checks
 
 Quiet = Callable[[], AbstractContextManager[object]]
 """Makes the context in which something is timed."""
@@ -50,12 +53,42 @@ class TimedSet:
 
 @dataclass(frozen=True)
 class Study:
-    """What all variants of one study share."""
+    """What all variants of one study share.
+
+    Attributes:
+        problem, precision: What is tuned.
+        checks: All checks.
+        examiner: Runs a variant through all of them.
+        after: Runs it through those that follow a timing.
+        timed: The inputs and outputs of timed calls.
+    """
 
     problem: Problem
     precision: str
     checks: Checks
+    examiner: Examiner
+    after: Examiner
     timed: tuple[TimedSet, ...]
+
+
+class Phases:
+    """Seconds by phase of a trial."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Counts what its block takes under a name."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain JSON, to a hundredth of a millisecond."""
+        return {name: round(seconds, 5) for name, seconds in self.seconds.items()}
 
 
 class Variant:
@@ -73,9 +106,8 @@ class Variant:
 
     def verify(self, study: Study, *, after_timing: bool = False) -> Verdict:
         """Runs the checks: all of them, or those that follow a timing."""
-        checks = study.checks.after_timing() if after_timing else study.checks.all()
-        workspace = self._request.has_workspace
-        return verify(self._device, self._kernel, self._launch_at, checks, workspace=workspace)
+        examiner = study.after if after_timing else study.examiner
+        return examiner.examine(self._kernel, self._launch_at, workspace=self._request.has_workspace)
 
     def calls(self, study: Study) -> list[Call]:
         """The variant bound to each timed set."""
@@ -141,30 +173,40 @@ class Workbench:
             kind = checks.workload[0].kind
             seeds = range(request.seed, request.seed + INPUT_SETS)
             timed = tuple(TimedSet.make(self.device, problem, kind, seed) for seed in seeds)
-            found = self._studies[request.study_key] = Study(problem, request.precision, checks, timed)
+            examiner = Examiner(self.device, checks.all())
+            after = Examiner(self.device, checks.after_timing(), examiner.outputs)
+            found = Study(problem, request.precision, checks, examiner, after, timed)
+            self._studies[request.study_key] = found
         return found
 
     def trial(self, request: TrialRequest) -> TrialResult:
         """Verifies a variant, times it, verifies it again."""
         study = self.study(request)
-        started = time.perf_counter()
+        started, phases = time.perf_counter(), Phases()
         try:
-            with Variant(self.device, request) as variant:
-                result = self._trial(variant, study, request)
+            result = self._trial(study, request, phases)
         except (LaunchRefused, torch.OutOfMemoryError) as error:
             result = _refused(error)
+        result = replace(result, details={**result.details, "phase_s": phases.to_dict()})
         return replace(_signed(result, request), seconds=time.perf_counter() - started)
 
-    def _trial(self, variant: Variant, study: Study, request: TrialRequest) -> TrialResult:
-        verdict = variant.verify(study)
-        if not verdict.ok:
-            return _wrong(verdict, verdict.reason)
-        calls = variant.calls(study)
-        timing, warm = self._time(study, calls, request.best_ms)
-        after = judge_timed(study) or variant.verify(study, after_timing=True).reason
-        if after:
-            return _wrong(verdict, f"after timing, {after}")
-        return self._timed(study, verdict, timing, {"given_up": timing.given_up, **warm})
+    def _trial(self, study: Study, request: TrialRequest, phases: Phases) -> TrialResult:
+        with ExitStack() as stack:
+            with phases("load"):
+                variant = stack.enter_context(Variant(self.device, request))
+            with phases("verify"):
+                verdict = variant.verify(study)
+            if not verdict.ok:
+                return _wrong(verdict, verdict.reason)
+            with phases("bind"):
+                calls = variant.calls(study)
+            with phases("time"):
+                timing, warm = self._time(study, calls, request.best_ms)
+            with phases("after"):
+                after = judge_timed(study) or variant.verify(study, after_timing=True).reason
+            if after:
+                return _wrong(verdict, f"after timing, {after}")
+            return self._timed(study, verdict, timing, {"given_up": timing.given_up, **warm})
 
     def _time(
         self, study: Study, calls: Sequence[Call], best_ms: float | None
@@ -256,8 +298,12 @@ class Workbench:
 
 def judge_timed(study: Study) -> str:
     """What is wrong with the output that the timed calls left on the first set; empty when nothing is."""
-    check = study.checks.workload[0]
-    judgement = judge(study.timed[0].output, check.expected)
+    expected, output = study.checks.workload[0].expected, study.timed[0].output
+    if expected.finite:
+        ratio, _ = summed(study.examiner.outputs.judge.look(output, expected).tolist(), expected.norm)
+        if ratio <= CERTAIN:
+            return ""
+    judgement = judge(output, expected)
     return f"{judgement.wrong} outputs of the timed calls are wrong" if judgement.wrong else ""
 
 

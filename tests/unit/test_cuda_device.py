@@ -248,19 +248,20 @@ def test_readings_are_none_without_a_gpu() -> None:
 
 def test_samples_are_taken_again_when_the_host_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
     device = _device(cuCtxSynchronize=lambda: (Status.CUDA_SUCCESS,))
-    device._hold_s_per_call = 100e-6
+    device._hold_s_per_call = 0.0
     holds: list[float] = []
 
     def enqueue(calls: Any, count: int, hold_s: float, *, cold: bool) -> tuple[list[Any], bool]:
         holds.append(hold_s)
         event = SimpleNamespace(elapsed_time=lambda _: 1000 * hold_s)
-        return [(event, event)] * count, hold_s >= 2 * 400e-6
+        return [(event, event)] * count, hold_s >= 150e-6 + 2 * 400e-6
 
     monkeypatch.setattr(device, "_enqueue", enqueue)
-    assert device.sample_ms([lambda: None], 2, cold=False) == pytest.approx([0.8, 0.8])
-    assert holds == pytest.approx([200e-6, 400e-6, 800e-6])
-    device.sample_ms([lambda: None], 2, cold=False)  # what it learned stays
-    assert holds[3:] == pytest.approx([800e-6])
+    assert device.sample_ms([lambda: None], 2, cold=False) == pytest.approx([0.95, 0.95])
+    assert holds == pytest.approx([150e-6, 350e-6, 550e-6, 950e-6])
+    del holds[:]
+    device.sample_ms([lambda: None], 2, cold=False)  # what it learned stays, and is forgotten slowly
+    assert holds == pytest.approx([150e-6 + 2 * 360e-6, 150e-6 + 2 * 720e-6])
 
 
 def test_a_call_that_waits_for_the_device_ends_the_retries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,4 +275,34 @@ def test_a_call_that_waits_for_the_device_ends_the_retries(monkeypatch: pytest.M
 
     monkeypatch.setattr(device, "_enqueue", enqueue)
     assert device.sample_ms([lambda: None], 1, cold=False) == []
-    assert holds == pytest.approx([100e-6, 200e-6, 400e-6, 800e-6, 1e-3])
+    assert holds == pytest.approx([250e-6, 350e-6, 550e-6, 950e-6, 1.15e-3])
+
+
+class Event:
+    """An event of a device that begins a sample as soon as it is enqueued, or never before the last is."""
+
+    begun = False
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool:
+        return self.begun
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_sample_that_began_too_early_is_seen(begun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _device()
+    device._events = []
+    monkeypatch.setattr(Event, "begun", begun)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda _: None)
+    calls: list[int] = []
+    events, ahead = device._enqueue([lambda: calls.append(0), lambda: calls.append(1)], 3, 0.0, cold=False)
+    assert calls == [0, 1, 0]
+    assert len(events) == 3
+    assert ahead is not begun
+    again, _ = device._enqueue([lambda: None], 2, 0.0, cold=False)
+    assert again == events[:2]  # events are kept

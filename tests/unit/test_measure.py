@@ -78,13 +78,24 @@ def workload(**shape: int) -> Problem:
 
 def test_the_time_is_the_median_of_cold_samples() -> None:
     device = ScriptedDevice()
-    timing = time_variant(device, [times([1.0, 1.0, 1.0, 1.0, 50.0])], None, Policy(budget_ms=30))
+    timing = time_variant(device, [times([1.0, 1.0, 1.0, 2.0, 50.0])], None, Policy(budget_ms=200, known=0))
     assert timing.time_ms == 1.0
-    assert len(timing.samples_ms) == 30
+    assert sum(timing.samples_ms[:-10]) < 200 <= sum(timing.samples_ms)
     assert not timing.given_up
-    warmup, samples = device.taken[:2], device.taken[2:]
-    assert not any(cold for _, cold in warmup)
-    assert all(cold for _, cold in samples)
+    assert all(cold for _, cold in device.taken)
+    assert len(device.taken) == 1 + 2 + len(timing.samples_ms)  # a look, two dropped, and the samples
+
+
+def test_sampling_ends_when_the_median_is_known() -> None:
+    steady = time_variant(ScriptedDevice(), [times([1.0, 1.001, 0.999])], 1.0)
+    assert len(steady.samples_ms) == 11
+    noisy = [times([1.0, 1.1, 0.9, 1.2, 0.8, 1.3, 0.7])]
+    assert len(time_variant(ScriptedDevice(), noisy, 1.0).samples_ms) >= 27
+    # One that is not near the best need not be known as well.
+    rough = [times([1.0, 1.02, 0.98, 1.01, 0.99])]
+    assert len(time_variant(ScriptedDevice(), rough, 0.9).samples_ms) > 20
+    assert len(time_variant(ScriptedDevice(), rough, 0.5).samples_ms) == 11
+    assert len(time_variant(ScriptedDevice(), rough, None).samples_ms) > 20
 
 
 def test_sets_of_inputs_rotate() -> None:
@@ -97,15 +108,17 @@ def test_sets_of_inputs_rotate() -> None:
 
 @pytest.mark.parametrize(("best_ms", "given_up"), [(None, False), (1.0, True), (2.0, True), (4.0, False)])
 def test_screening_gives_up_what_is_surely_slower(best_ms: float | None, given_up: bool) -> None:
-    timing = time_variant(ScriptedDevice(), [times([10.0])], best_ms)
+    device = ScriptedDevice()
+    timing = time_variant(device, [times([10.0])], best_ms)
     assert timing.given_up is given_up
     assert timing.time_ms == 10.0
     assert len(timing.samples_ms) == (3 if given_up else 11)
+    assert len(device.taken) == (3 if given_up else 1 + 2 + 11)  # all calls, whatever they were for
 
 
-def test_one_slow_sample_is_no_reason_to_give_up() -> None:
-    timing = time_variant(ScriptedDevice(), [times([9.0, 9.0, 9.0, 1.0, 9.0])], 1.0)
-    assert not timing.given_up
+@pytest.mark.parametrize("values", [[9.0, 1.0], [9.0, 9.0, 1.0]])
+def test_slow_samples_are_no_reason_to_give_up_while_one_is_not(values: list[float]) -> None:
+    assert not time_variant(ScriptedDevice(), [times([*values, *[1.0] * 50])], 1.0).given_up
 
 
 def test_turns_take_every_contestant_once_a_round() -> None:

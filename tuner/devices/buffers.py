@@ -76,15 +76,22 @@ class GuardedTensor:
             words, ends = _by_words(zone)
             words.fill_(_repeated(byte))
             for end in ends:
-                end.fill_(byte)
+                if end.numel():
+                    end.fill_(byte)
 
     def intact(self) -> bool:
         """True when nothing was written outside the tensor."""
+        return not bool(self.outside())
+
+    def outside(self) -> torch.Tensor:
+        """Whether anything was written outside the tensor: a 0-dim bool on its device, not waited for."""
+        found = []
         for zone, byte in self._zones():
             words, ends = _by_words(zone)
-            if not bool((words == _repeated(byte)).all()) or not bool((torch.cat(ends) == byte).all()):
-                return False
-        return True
+            found.append((words != _repeated(byte)).any())
+            if rest := [end for end in ends if end.numel()]:
+                found.append((torch.cat(rest) != byte).any())
+        return torch.stack(found).any()
 
     def _zones(self) -> tuple[tuple[torch.Tensor, int], tuple[torch.Tensor, int]]:
         return (self.front, self.guard), (self.back, self.guard)

@@ -36,7 +36,8 @@ FLUSH_FACTOR = 3
 """A flush reads this many times the L2, which is not a strict least-recently-used cache."""
 SETTLE_LIMIT_S = 1.0
 SETTLE_SPREAD = 0.02
-_HOLD_S_PER_CALL, _HOLD_MOST_S_PER_CALL, _HOLD_LIMIT_S = 100e-6, 1e-3, 20e-3
+_HOLD_S, _HOLD_LIMIT_S = 150e-6, 20e-3
+_HOLD_S_PER_CALL, _HOLD_MOST_S_PER_CALL, _HOLD_FORGOTTEN = 100e-6, 1e-3, 0.9
 _CYCLES_PER_S = 2e9
 
 # Answers that say no to one kernel and leave the context as it was. Everything else is a fault.
@@ -103,7 +104,8 @@ class CudaDevice(Device):
         self._driver = driver
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self._flush_buffer: torch.Tensor | None = None
-        self._hold_s_per_call = _HOLD_S_PER_CALL
+        self._hold_s_per_call = 0.0  # most kernels take longer than it takes to enqueue one
+        self._events: list[tuple[Any, Any]] = []
         # The first allocation makes the context.
         self._flush_result = torch.zeros((), device=self.torch_device)
         torch.cuda.synchronize(self.torch_device)
@@ -218,38 +220,41 @@ class CudaDevice(Device):
     def sample_ms(self, calls: Sequence[Call], count: int, *, cold: bool) -> list[float]:
         """See `Device.sample_ms`.
 
-        All samples are enqueued before the first is waited for, behind a pause that gives this process a head
-        start: the device then never waits between an event and its kernel, and launch overhead stays outside.
-        A pause that was over too early is seen by the first event, and the samples are taken again behind a
-        longer one.
+        Samples are enqueued behind a pause that gives this process a head start: all of a sample is enqueued
+        before the device begins it, so that it never waits between an event and its kernel, and launch
+        overhead stays outside. A sample that the device began too early is seen by its first event, and all
+        are taken again behind a longer pause. That is remembered, and slowly forgotten.
         """
         with self._faults():
             if cold:
                 self._flush_source()
             while True:
                 per_call_s = self._hold_s_per_call
-                hold_s = min(_HOLD_LIMIT_S, count * per_call_s)
+                hold_s = min(_HOLD_LIMIT_S, _HOLD_S + count * per_call_s)
                 events, ahead = self._enqueue(calls, count, hold_s, cold=cold)
                 self.synchronize()
                 if ahead or per_call_s >= _HOLD_MOST_S_PER_CALL or hold_s >= _HOLD_LIMIT_S:
+                    self._hold_s_per_call = _HOLD_FORGOTTEN * per_call_s
                     return [start.elapsed_time(stop) for start, stop in events]
-                self._hold_s_per_call = min(2 * per_call_s, _HOLD_MOST_S_PER_CALL)
+                longer_s = max(2 * per_call_s, _HOLD_S_PER_CALL)
+                self._hold_s_per_call = min(longer_s, _HOLD_MOST_S_PER_CALL)
 
     def _enqueue(
         self, calls: Sequence[Call], count: int, hold_s: float, *, cold: bool
     ) -> tuple[list[tuple[Any, Any]], bool]:
-        """Enqueues samples behind a pause: their events, and whether that was done before the first began."""
+        """Enqueues samples behind a pause: their events, and whether each was there before it began."""
+        while len(self._events) < count:
+            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+        events, ahead = self._events[:count], True
         torch.cuda._sleep(int(hold_s * _CYCLES_PER_S))
-        events = []
-        for index in range(count):
+        for index, (start, stop) in enumerate(events):
             if cold:
                 self.flush()
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             calls[index % len(calls)]()
             stop.record()
-            events.append((start, stop))
-        return events, not events or not events[0][0].query()
+            ahead = ahead and not start.query()
+        return events, ahead
 
     def flush(self) -> None:
         """Reads a buffer larger than the L2. A written one would leave lines that the next kernel has to

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many small checks in one go: all are run, then all run again, and one wait tells whether all is well.
+
+On a GPU fifty shapes of a few thousand outputs cost nothing but launches and waits. So their inputs, outputs
+and workspaces lie in three allocations (`Arena`), each of which is poisoned, compared and judged as a whole,
+and what was found comes back as a few numbers. Only when something is amiss each check is looked at, on what
+its runs left behind.
+
+The second round goes backwards: what a kernel keeps from call to call then differs for each check, even
+where it comes back every other call, and what one check writes into another's output shows in one of the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .bound import Judgement, judge
+from .checks import (
+    OUTSIDE_OUTPUT,
+    OUTSIDE_WORKSPACE,
+    Check,
+    Verdict,
+    changed_input,
+    not_again,
+    wrong_elements,
+)
+from .devices.arena import Arena
+from .devices.base import LaunchRefused
+from .devices.buffers import INPUT_GUARD_BYTES, NAN_BYTE, OUTPUT_BYTE
+from .figures import CERTAIN, subtract
+
+if TYPE_CHECKING:
+    from ..codegen.space import Launch
+    from .devices.base import Call, Device
+
+_KEPT_WORKSPACES = 4
+"""Sets of workspaces that are kept: neighbours in a space share their sizes."""
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What all outputs must be, one behind the other.
+
+    Attributes:
+        reference: float64; 0 where it is not finite.
+        tolerance: float32; 1 there.
+        places: Where the reference is not finite.
+        odd: What it is there.
+        lengths: Outputs of each check.
+        norms: The L2 norm of each check's reference, float64.
+    """
+
+    reference: torch.Tensor
+    tolerance: torch.Tensor
+    places: torch.Tensor
+    odd: torch.Tensor
+    lengths: list[int]
+    norms: torch.Tensor
+
+    @classmethod
+    def of(cls, checks: Sequence[Check]) -> _Expected:
+        whole = torch.cat([check.expected.reference.reshape(-1) for check in checks])
+        tolerance = torch.cat([check.expected.tolerance.reshape(-1) for check in checks])
+        places = (~whole.isfinite()).nonzero().view(-1)
+        odd = whole[places]
+        return cls(
+            whole.index_fill(0, places, 0.0),
+            tolerance.index_fill(0, places, 1.0),
+            places,
+            odd,
+            [check.expected.reference.numel() for check in checks],
+            torch.tensor([check.expected.norm for check in checks], dtype=torch.float64, device=whole.device),
+        )
+
+
+class SmallChecks:
+    """Checks whose tensors are small, with memory for their runs.
+
+    Args:
+        device: Where variants are loaded.
+        checks: Of one dtype.
+    """
+
+    def __init__(self, device: Device, checks: Sequence[Check]) -> None:
+        self.checks = tuple(checks)
+        self._device = device
+        dtype, alignment = self.checks[0].problem.dtype.torch, device.alignment_bytes
+        shapes = [check.problem.output.shape for check in self.checks]
+        where = dtype, device.torch_device, alignment
+        self._outputs = Arena(shapes, *where, guard=OUTPUT_BYTE)
+        self._inputs, self._bound, self._owners = _placed(self.checks, where)
+        self._expected = _Expected.of(self.checks)
+        total = sum(self._expected.lengths)
+        self._first = torch.empty(total, dtype=dtype, device=device.torch_device)
+        self._difference = torch.empty(total, device=device.torch_device)
+        self._scratch: dict[tuple[int, ...], Arena | None] = {}
+
+    def run(self, kernel: Any, launches: Sequence[Launch], *, workspace: bool) -> Verdict:
+        """Judges a variant.
+
+        Args:
+            kernel: The loaded variant.
+            launches: Its launch for each check.
+            workspace: Whether its argument struct has a workspace pointer.
+
+        Raises:
+            LaunchRefused, DeviceFault: As the device does.
+        """
+        scratch = self._workspaces(tuple(launch.workspace_bytes for launch in launches))
+        calls = self._calls(kernel, launches, scratch, workspace)
+        try:
+            spilt = self._round(calls, scratch)
+            self._keep(scratch)
+            spilt += self._round(calls[::-1], scratch)
+        except LaunchRefused:
+            self._inputs.poison()  # what ran before may have spoilt them
+            raise
+        spilt += [self._outputs.differs(), self._inputs.changed()]
+        figures = torch.cat((self._figures(), torch.stack(spilt).any().double().view(1)))
+        self._device.synchronize()
+        least, most, error, odd, amiss = figures.tolist()
+        ratio = max(-least, most)
+        if amiss or odd or not ratio <= CERTAIN or math.isnan(error):
+            return self._look(scratch, bool(amiss))
+        return Verdict(True, "", error, ratio, len(self.checks))
+
+    def _round(self, calls: Sequence[Call], scratch: Arena | None) -> list[torch.Tensor]:
+        """Makes the calls into fresh poison: whether anything was written outside, on the device."""
+        memory = [self._outputs] if scratch is None else [self._outputs, scratch]
+        for one in memory:
+            one.poison()
+        for call in calls:
+            call()
+        return [one.outside() for one in memory]
+
+    def _workspaces(self, sizes: tuple[int, ...]) -> Arena | None:
+        if sizes not in self._scratch:
+            if len(self._scratch) >= _KEPT_WORKSPACES:
+                self._scratch.clear()
+            on, alignment = self._device.torch_device, self._device.workspace_alignment_bytes
+            shapes = [(size,) for size in sizes]
+            made = Arena(shapes, torch.uint8, on, alignment, guard=OUTPUT_BYTE) if any(sizes) else None
+            self._scratch[sizes] = made
+        return self._scratch[sizes]
+
+    def _calls(
+        self, kernel: Any, launches: Sequence[Launch], scratch: Arena | None, workspace: bool
+    ) -> list[Call]:
+        calls = []
+        for index, (check, launch) in enumerate(zip(self.checks, launches, strict=True)):
+            arguments = [*self._bound[index], self._outputs.tensors[index]]
+            if workspace:
+                used = scratch is not None and launch.workspace_bytes > 0
+                arguments.append(scratch.tensors[index] if scratch is not None and used else None)
+            calls.append(self._device.bind(kernel, launch, arguments, check.sizes, check.scalars))
+        return calls
+
+    def _keep(self, scratch: Arena | None) -> None:
+        """Remembers what the first round left."""
+        self._outputs.keep()
+        if scratch is not None:
+            scratch.keep()
+        torch.cat([one.view(-1) for one in self._outputs.tensors], out=self._first)
+
+    def _figures(self) -> torch.Tensor:
+        """Least and greatest ratio, the worst error of a check, whether an infinity is out of place."""
+        expected, got = self._expected, self._first
+        odd = torch.zeros((), dtype=torch.bool, device=got.device)
+        if expected.places.numel():
+            there = got[expected.places].double()
+            odd = ((there != expected.odd) & ~(there.isnan() & expected.odd.isnan())).any()
+            got = got.index_fill(0, expected.places, 0.0)
+        each = subtract(got, expected.reference, self._difference).double().split(expected.lengths)
+        norms = torch.stack([torch.linalg.vector_norm(one) for one in each])
+        error = torch.where(norms == 0, 0.0, norms / expected.norms).max()
+        least, most = self._difference.div_(expected.tolerance).aminmax()
+        return torch.stack((least.double(), most.double(), error, odd.double()))
+
+    def _look(self, scratch: Arena | None, amiss: bool) -> Verdict:
+        """Each check in turn, on what the two rounds left, until one fails; `amiss`: one must."""
+        error, ratio = 0.0, 0.0
+        try:
+            for index, check in enumerate(self.checks):
+                judgement = judge(self._outputs.kept_at(index), check.expected)
+                error, ratio = max(error, judgement.error), max(ratio, judgement.ratio)
+                if reason := self._fault(index, judgement, scratch):
+                    return Verdict(False, f"{check.name}: {reason}", error, ratio, index + 1)
+        finally:
+            self._inputs.poison()  # later variants must not be judged on spoilt inputs
+        reason = "it wrote where nothing of its own lies" if amiss else ""
+        return Verdict(not amiss, reason, error, ratio, len(self.checks))
+
+    def _fault(self, index: int, judgement: Judgement, scratch: Arena | None) -> str:
+        """What is wrong with one check; empty when nothing is."""
+        check = self.checks[index]
+        for place, (owner, name) in enumerate(self._owners):
+            if owner == index and self._inputs.changed_at(place):
+                return changed_input(name)
+        if self._outputs.outside_at(index):
+            return OUTSIDE_OUTPUT
+        if scratch is not None and scratch.outside_at(index):
+            return OUTSIDE_WORKSPACE
+        if judgement.wrong:
+            return wrong_elements(judgement, math.prod(check.problem.output.shape))
+        different = self._different(index)
+        return not_again(different) if different else ""
+
+    def _different(self, index: int) -> int:
+        now, kept = bits(self._outputs.tensors[index]), bits(self._outputs.kept_at(index))
+        return int((now != kept).sum())
+
+
+def _placed(
+    checks: Sequence[Check], where: tuple[torch.dtype, torch.device, int]
+) -> tuple[Arena, list[list[torch.Tensor | None]], list[tuple[int, str]]]:
+    """The inputs of all checks in one arena: it, each check's arguments in ABI order, and for each tensor of
+    the arena its check and its name."""
+    present = [
+        (index, spec.name, buffer.tensor)
+        for index, check in enumerate(checks)
+        for spec, buffer in zip(check.problem.tensors, check.inputs, strict=True)
+        if buffer is not None
+    ]
+    arena = Arena([t.shape for *_, t in present], *where, guard=NAN_BYTE, guard_bytes=INPUT_GUARD_BYTES)
+    placed: dict[tuple[int, str], torch.Tensor] = {}
+    for (index, name, value), room in zip(present, arena.tensors, strict=True):
+        room.copy_(value)
+        placed[index, name] = room
+    arena.renew_pattern()
+    bound = [
+        [placed.get((index, spec.name)) for spec in check.problem.tensors]
+        for index, check in enumerate(checks)
+    ]
+    return arena, bound, [(index, name) for index, name, _ in present]
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A float tensor's bits as integers: NaN equals itself."""
+    return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
