@@ -1,35 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parent's side of a worker: sends a request, waits with a limit, and replaces a worker that hangs or
+"""The parent's side of the workers: sends a request, waits with a limit, and replaces a worker that hangs or
 dies.
 
 The parent imports no torch and makes no device context here. A variant that ends its worker gets an outcome
-(`timeout` or `crash` with the signal's name); the next request finds a fresh worker.
+(`timeout` or `crash` with the signal's name); the next request finds a fresh worker, or the spare, which has
+its device open already.
+
+What is said to a worker is written as generators that yield while nothing has come: one thread can run them
+beside other work (`begin`, `poll`) or to their end (`run` and the like).
 """
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import signal
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, TypeVar
 
 from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.settings import TRIAL_LIMIT_S, Settings
-from ..codegen.spawn import start_shielded
 from ..codegen.target import Target
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
-from .worker import FAULT_EXIT_CODE, receive, send, serve
+from .worker_process import WorkerDied, WorkerProcess
+from .workers import Workers
+
+__all__ = ["WorkerClient", "WorkerDied", "time_limit_s"]
 
 START_LIMIT_S = 180.0
 PREPARE_LIMIT_S = 900.0
-_LAST_WORDS_BYTES = 4000
+_ATTEMPTS = 2  # of what lost a worker, perhaps through no fault of its own
+
+T = TypeVar("T")
+Talk = Generator[float, None, T]
+"""A conversation with a worker: yields, while nothing has come, the time at which it must be resumed."""
 
 
 def time_limit_s(request: TrialRequest, base_s: float = TRIAL_LIMIT_S) -> float:
@@ -43,36 +48,31 @@ def time_limit_s(request: TrialRequest, base_s: float = TRIAL_LIMIT_S) -> float:
     return base_s + 20.0 * call_s + flops / 1e9
 
 
-class WorkerDied(ColdforgeError):
-    """The worker ended while it served a request.
-
-    Attributes:
-        outcome: `timeout` when the client killed it, else `crash`.
-    """
-
-    def __init__(self, message: str, outcome: TrialOutcome) -> None:
-        super().__init__(message)
-        self.outcome = outcome
-
-
 class WorkerClient:
     """Talks to one worker, started on first use. One thread may use it. `close` ends the worker.
 
     Args:
         target: The device that the worker opens.
         settings: Passed on to the worker.
+        spare, hush, unhush: See `Workers`.
     """
 
-    def __init__(self, target: Target, settings: Settings) -> None:
+    def __init__(
+        self,
+        target: Target,
+        settings: Settings,
+        *,
+        spare: bool = False,
+        hush: Callable[[], None] = lambda: None,
+        unhush: Callable[[], None] = lambda: None,
+    ) -> None:
         self.target = target
         self.settings = settings
-        self.starts = 0
-        self._context = multiprocessing.get_context("spawn")
-        self._process: Any = None
-        self._connection: Any = None
+        self._workers = Workers(target, settings, spare=spare, hush=hush, unhush=unhush)
         self._busy = False
-        self._log, self._log_name = -1, ""
-        self._prepared: tuple[Any, ...] | None = None
+        self._talk: Talk[TrialResult] | None = None
+        self._result: TrialResult | None = None
+        self._resume_at = 0.0
 
     def __enter__(self) -> WorkerClient:
         return self
@@ -83,7 +83,66 @@ class WorkerClient:
     @property
     def pid(self) -> int | None:
         """The running worker's process id."""
-        return self._process.pid if self._process is not None else None
+        return self._workers.current.pid if self._workers.current is not None else None
+
+    @property
+    def starts(self) -> int:
+        """Worker processes started so far, spares included."""
+        return self._workers.starts
+
+    # --- one trial, beside other work ---
+
+    def begin(
+        self,
+        request: TrialRequest,
+        timeout_s: float | None = None,
+        handed_over: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begins what `run` does and returns; `poll` gives the result. One at a time.
+
+        Args:
+            request, timeout_s: As for `run`.
+            handed_over: Called once, right before a worker gets the variant.
+
+        Raises:
+            InputError, ColdforgeError: As `run`.
+        """
+        limit_s = self._limit_s(request) if timeout_s is None else timeout_s
+        self._talk = self._judged("trial", request, limit_s, handed_over)
+        self._advance()
+
+    def poll(self) -> TrialResult | None:
+        """The result of what was begun, None when there is none yet; never waits long.
+
+        Raises:
+            InputError, ColdforgeError: As `run`.
+        """
+        self._advance()
+        result, self._result = self._result, None
+        return result
+
+    def _advance(self) -> None:
+        if self._talk is None:
+            return
+        try:
+            self._resume_at = next(self._talk)
+        except StopIteration as end:
+            self._talk, self._result = None, end.value
+
+    @property
+    def waitables(self) -> list[Any]:
+        """What `multiprocessing.connection.wait` can wait for; one that is ready means: call `poll`."""
+        current = self._workers.current
+        return current.waitables if self._talk is not None and current is not None else []
+
+    @property
+    def patience_s(self) -> float | None:
+        """Seconds until `poll` must be called although nothing is ready; None when nothing was begun."""
+        if self._talk is None:
+            return None if self._result is None else 0.0
+        return max(0.0, self._resume_at - time.monotonic())
+
+    # --- to the end ---
 
     def run(self, request: TrialRequest, timeout_s: float | None = None) -> TrialResult:
         """Verifies and times one variant. Whatever the variant does comes back as a result.
@@ -97,24 +156,14 @@ class WorkerClient:
             InputError: The problem cannot be verified.
             ColdforgeError: The worker does not start, or fails through no fault of the variant.
         """
-        return self._judged("trial", request, self._limit_s(request) if timeout_s is None else timeout_s)
+        return self._finish(
+            self._judged("trial", request, self._limit_s(request) if timeout_s is None else timeout_s)
+        )
 
     def check(self, request: TrialRequest, timeout_s: float) -> TrialResult:
         """Verifies one variant and does not time it; otherwise as `run`. Half of the checks launch it for a
         device of few multiprocessors, so that a block goes through many tiles."""
-        return self._judged("check", request, timeout_s)
-
-    def _limit_s(self, request: TrialRequest) -> float:
-        return time_limit_s(request, self.settings.trial_limit_s)
-
-    def _judged(self, kind: str, request: TrialRequest, limit_s: float) -> TrialResult:
-        self._prepare(request)
-        started = time.monotonic()
-        try:
-            answer = self.ask({"kind": kind, "request": request.to_dict()}, limit_s)
-        except WorkerDied as error:
-            return _lost(request, error, time.monotonic() - started)
-        return TrialResult.from_dict(answer["result"])
+        return self._finish(self._judged("check", request, timeout_s))
 
     def finals(self, requests: Sequence[TrialRequest], timeout_s: float | None = None) -> list[TrialResult]:
         """Times variants of one study in turns; one result each, in order.
@@ -126,11 +175,11 @@ class WorkerClient:
         """
         if not requests:
             return []
-        self._prepare(requests[0])
         message = {"kind": "finals", "requests": [request.to_dict() for request in requests]}
         limit_s = sum(self._limit_s(request) for request in requests) if timeout_s is None else timeout_s
         try:
-            answer = self.ask(message, limit_s)
+            self._finish(self._prepared(requests[0]))
+            answer = self._finish(self._exchange(message, limit_s))
         except WorkerDied:
             return [self.run(request.in_full()) for request in requests]
         return [TrialResult.from_dict(result) for result in answer["results"]]
@@ -152,105 +201,135 @@ class WorkerClient:
             WorkerDied: It ended or ran past the limit (and was killed).
             InputError, ColdforgeError: It refused.
         """
-        self._start()
-        self._busy = True
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died idle: the wait tells how
-            send(self._connection, message)
-        answer = self._receive(timeout_s)
-        self._busy = False
-        if answer["kind"] == "fault":
-            self._kill()
-            raise WorkerDied(answer["message"], TrialOutcome.CRASH)
-        return _checked(answer)
+        self._finish(self._up())
+        return self._finish(self._exchange(message, timeout_s))
 
     def close(self) -> None:
-        """Ends the worker; kills it when it is serving a request. May be called again."""
-        if self._process is None:
-            return
-        if not self._busy:
-            with contextlib.suppress(OSError):
-                send(self._connection, {"kind": "stop"})
-            self._process.join(5.0)
-        self._kill()
-
-    def _prepare(self, request: TrialRequest) -> None:
-        """Has the worker build the study's references, unless this very worker did already."""
-        self._start()
-        if self._prepared == request.study_key:
-            return
-        try:
-            self.ask({"kind": "prepare", "request": request.to_dict()}, PREPARE_LIMIT_S)
-        except WorkerDied as error:
-            raise ColdforgeError(f"the worker was lost while it computed references: {error}") from error
-        self._prepared = request.study_key
-
-    def _start(self) -> None:
-        if self._process is not None and self._process.is_alive():
-            return
-        self._kill()
-        # The worker opens the log by its name and removes the name, so that no kill of either leaves a file.
-        self._log, self._log_name = tempfile.mkstemp(prefix="coldforge-worker-", suffix=".log")
-        ours, theirs = self._context.Pipe()
-        arguments = (theirs, self.target, self.settings, self._log_name)
-        self._process = self._context.Process(target=serve, args=arguments, daemon=True)
-        self._connection = ours
-        self._busy = True
-        start_shielded(self._process)
-        theirs.close()  # or its end would not be noticed
-        self.starts += 1
-        try:
-            answer = self._receive(START_LIMIT_S)
-        except WorkerDied as error:
-            raise ColdforgeError(f"the {self.target.kind} worker does not start: {error}") from error
+        """Ends the workers; kills one that is serving a request. May be called again."""
+        self._talk = self._result = None
+        self._workers.close(kill=self._busy)
         self._busy = False
-        if answer["kind"] != "ready":
-            self._kill()
-        _checked(answer)
 
-    def _receive(self, timeout_s: float) -> dict[str, Any]:
-        ready = wait([self._connection, self._process.sentinel], timeout_s)
-        if self._connection in ready:
-            with contextlib.suppress(EOFError, ConnectionResetError):
-                return receive(self._connection)
-        if not ready:
-            self._kill()
-            raise WorkerDied(f"no answer within {timeout_s:g} s", TrialOutcome.TIMEOUT)
-        self._process.join(5.0)
-        message = f"the worker {_how_it_ended(self._process.exitcode)}{self._last_words()}"
-        self._kill()
-        raise WorkerDied(message, TrialOutcome.CRASH)
+    # --- conversations ---
 
-    def _last_words(self) -> str:
-        start = max(0, os.fstat(self._log).st_size - _LAST_WORDS_BYTES)
-        text = os.pread(self._log, _LAST_WORDS_BYTES, start).decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return f" ({lines[-1][:200]})" if lines else ""
+    def _limit_s(self, request: TrialRequest) -> float:
+        return time_limit_s(request, self.settings.trial_limit_s)
 
-    def _kill(self) -> None:
-        """Ends the process at once, waits for it, and forgets everything about it."""
-        process, self._process = self._process, None
-        self._prepared, self._busy = None, False
-        if process is not None:
-            if process.pid is not None:  # else an interrupt came before it was started
-                process.kill()
-                process.join()
-                process.close()
-            self._connection.close()
-        if self._log >= 0:
-            os.close(self._log)
-            with contextlib.suppress(FileNotFoundError):  # the worker removed it, if it came that far
-                os.unlink(self._log_name)
-            self._log = -1
+    def _finish(self, talk: Talk[T]) -> T:
+        while True:
+            try:
+                resume_at = next(talk)
+            except StopIteration as end:
+                return end.value
+            assert self._workers.current is not None
+            wait(self._workers.current.waitables, max(0.0, resume_at - time.monotonic()))
 
+    def _judged(
+        self,
+        kind: str,
+        request: TrialRequest,
+        limit_s: float,
+        handed_over: Callable[[], None] = lambda: None,
+    ) -> Talk[TrialResult]:
+        """One variant's result. One that lost its worker may not be to blame: it has a second attempt."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            yield from self._prepared(request)
+            if attempt == 1:
+                handed_over()
+            if self.target.kind == "cpu":  # beside a trial: it would slow the start of the worker itself
+                self._workers.fill_up()
+            started = time.monotonic()
+            try:
+                answer = yield from self._exchange({"kind": kind, "request": request.to_dict()}, limit_s)
+            except WorkerDied as error:
+                last = error.by_own_fault or error.outcome is TrialOutcome.TIMEOUT or attempt == _ATTEMPTS
+                if last:
+                    return _lost(request, error, time.monotonic() - started, attempt)
+                continue
+            return TrialResult.from_dict(answer["result"])
+        raise AssertionError("unreachable")
 
-def _how_it_ended(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "closed its pipe"
-    if exit_code < 0:
-        with contextlib.suppress(ValueError):
-            return f"died of {signal.Signals(-exit_code).name}"
-        return f"died of signal {-exit_code}"
-    return "left after a device fault" if exit_code == FAULT_EXIT_CODE else f"ended with status {exit_code}"
+    def _prepared(self, request: TrialRequest) -> Talk[None]:
+        """Has the worker build the study's references, unless this very worker did already."""
+        message = {"kind": "prepare", "request": request.to_dict()}
+        for attempt in range(1, _ATTEMPTS + 1):
+            worker = yield from self._up()
+            if worker.prepared == request.study_key:
+                return
+            try:
+                yield from self._exchange(message, PREPARE_LIMIT_S)
+                worker.prepared = request.study_key
+                return
+            except WorkerDied as error:
+                if attempt == _ATTEMPTS:
+                    text = f"the worker was lost while it computed references: {error}"
+                    raise ColdforgeError(text) from error
+
+    def _up(self) -> Talk[WorkerProcess]:
+        """A worker with its device open: the one at hand, else the spare, else a new one."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            worker = self._workers.take()
+            if worker.ready:
+                return worker
+            if (
+                self.target.kind == "cuda"
+            ):  # not beside a trial: it would disturb what is timed
+                self._workers.fill_up()
+            self._busy = True
+            deadline = time.monotonic() + START_LIMIT_S
+            try:
+                answer = yield from self._answer(worker, deadline, "the device did not open")
+            except WorkerDied as error:
+                if attempt == _ATTEMPTS or error.by_own_fault:
+                    text = f"the {self.target.kind} worker does not start: {error}"
+                    raise ColdforgeError(text) from error
+                continue
+            self._busy = False
+            if answer["kind"] != "ready":
+                self._drop()
+                _checked(answer)
+            return worker
+        raise AssertionError("unreachable")
+
+    def _exchange(self, message: Mapping[str, Any], limit_s: float) -> Talk[dict[str, Any]]:
+        """Sends one message to the worker at hand; its answer."""
+        worker = self._workers.current
+        assert worker is not None
+        self._busy = True
+        worker.send(message)
+        answer = yield from self._answer(
+            worker, time.monotonic() + limit_s, f"no answer within {limit_s:g} s"
+        )
+        self._busy = False
+        if answer["kind"] == "fault":
+            self._drop()
+            raise WorkerDied(answer["message"], TrialOutcome.CRASH, by_own_fault=True)
+        return _checked(answer)
+
+    def _drop(self) -> None:
+        self._busy = False
+        self._workers.drop()
+
+    def _answer(self, worker: WorkerProcess, deadline: float, silence: str) -> Talk[dict[str, Any]]:
+        """The next answer; what the worker says of itself meanwhile is acted upon."""
+        while True:
+            try:
+                message = worker.read()
+            except WorkerDied:
+                self._drop()
+                raise
+            if message is None:
+                if time.monotonic() >= deadline:
+                    self._drop()
+                    raise WorkerDied(silence, TrialOutcome.TIMEOUT, by_own_fault=True)
+                yield deadline
+            elif message["kind"] == "quiet":
+                self._workers.hush()
+                worker.send({"kind": "go"})
+            elif message["kind"] == "noise":
+                self._workers.unhush()
+            elif message["kind"] != "up":
+                return message
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
@@ -259,7 +338,7 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def _lost(request: TrialRequest, error: WorkerDied, seconds: float) -> TrialResult:
+def _lost(request: TrialRequest, error: WorkerDied, seconds: float, attempts: int) -> TrialResult:
     artifact = request.artifact
     return replace(
         TrialResult(error.outcome, str(error)),
@@ -268,4 +347,5 @@ def _lost(request: TrialRequest, error: WorkerDied, seconds: float) -> TrialResu
         resources=dict(artifact["resources"]),
         code_digest=artifact["code_digest"],
         seconds=seconds,
+        details={"attempts": attempts},
     )

@@ -12,6 +12,10 @@ nothing but the worker with it. Every message is a dict with a `kind`; every ans
     {"kind": "bench", ...}                    -> {"kind": "bench", ...}     see bench.py
     {"kind": "stop"}                          -> the process ends
 
+Before any request it says {"kind": "up"} (from then on it dies with its parent) and {"kind": "ready"} (the
+device is open). While it serves one, a worker whose timings other work on the machine would disturb sends
+{"kind": "quiet"} before it times, waits for {"kind": "go"}, and sends {"kind": "noise"} when it has timed.
+
 An answer {"kind": "refused", "input", "message"} means that the request cannot be served (the user's input
 when `input` is true); {"kind": "fault", "message"} that a kernel broke the device, after which the process
 ends.
@@ -19,25 +23,24 @@ ends.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import json
 import os
 import signal
-import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from ..codegen.errors import ColdforgeError, InputError, ReferenceFailed
 from ..codegen.settings import Settings
+from ..codegen.spawn import die_with_parent
 from ..codegen.target import Target
 
 if TYPE_CHECKING:
     from .workbench import Workbench
 
 FAULT_EXIT_CODE = 70
-_PR_SET_PDEATHSIG = 1
 
 
 def serve(connection: Connection, target: Target, settings: Settings, log_path: str) -> None:
@@ -50,8 +53,9 @@ def serve(connection: Connection, target: Target, settings: Settings, log_path: 
         log_path: Takes everything that this process and its kernels print; its name is removed.
     """
     _detach(log_path)
+    send(connection, {"kind": "up"})
     try:
-        workbench = _open(target, settings)
+        workbench = _open(target, settings, connection)
     except ColdforgeError as error:
         send(connection, _refusal(error))
         return
@@ -92,16 +96,28 @@ def _detach(log_path: str) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    if sys.platform == "linux":
-        # A killed parent must not leave a worker hanging in a kernel: ask for SIGKILL at its death.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()  # a killed one must not leave a worker hanging in a kernel
 
 
-def _open(target: Target, settings: Settings) -> Workbench:
+def _open(target: Target, settings: Settings, connection: Connection) -> Workbench:
     from .devices import open_device
     from .workbench import Workbench
 
-    return Workbench(open_device(target, settings), settings.home)
+    device = open_device(target, settings)
+    if not device.wants_quiet:
+        return Workbench(device, settings.home)
+    return Workbench(device, settings.home, lambda: _quiet(connection))
+
+
+@contextlib.contextmanager
+def _quiet(connection: Connection) -> Iterator[None]:
+    """The span in which the parent keeps its compilers still."""
+    send(connection, {"kind": "quiet"})
+    receive(connection)  # "go"
+    try:
+        yield
+    finally:
+        send(connection, {"kind": "noise"})
 
 
 def _answer(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import time
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ class Ticket:
         return self.request.source.name
 
 
-def serve(connection: Connection, root: Path, parent: int) -> None:
+def serve(connection: Connection, root: Path) -> None:
     """Runs in the process: requests in, Artifact or ColdforgeError out, until the other end closes. The first
     word out is None: from then on the process ends with its parent.
     """
@@ -68,8 +67,6 @@ def serve(connection: Connection, root: Path, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end)
     die_with_parent()
-    if os.getppid() != parent:  # it died before that was asked for
-        return
     cache = Cache(root)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         connection.send(None)
@@ -99,9 +96,7 @@ class CompilingProcess:
     def __init__(self, root: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, child = context.Pipe()
-        self.process: BaseProcess = context.Process(
-            target=serve, args=(child, root, os.getpid()), daemon=True
-        )
+        self.process: BaseProcess = context.Process(target=serve, args=(child, root), daemon=True)
         self.ticket: Ticket | None = None
         self.deadline = 0.0
         self._up = False

@@ -296,7 +296,8 @@ def test_a_device_fault_is_a_crash_and_the_worker_is_replaced(
 ) -> None:
     client.run(make())
     pid, starts = client.pid, client.starts
-    monkeypatch.setattr(client, "_receive", lambda _: {"kind": "fault", "message": "illegal address"})
+    fault = {"kind": "fault", "message": "illegal address"}
+    monkeypatch.setattr("coldforge.tuner.client.WorkerProcess.read", lambda _: fault)
     result = client.run(make())
     assert result.outcome is TrialOutcome.CRASH
     assert result.reason == "illegal address"

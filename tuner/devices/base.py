@@ -72,6 +72,7 @@ class Device(ABC):
     torch_device: torch.device
     alignment_bytes: int = 16  # what kernels may assume of a base pointer (cuda: 256)
     workspace_alignment_bytes: int = 64  # and of the workspace (cuda: 256)
+    wants_quiet: bool = False  # whether other work on this machine disturbs what is timed
     cold_headline: bool = False  # whether the headline time is taken with a flushed cache
 
     def __init__(self, target: Target, settings: Settings) -> None:

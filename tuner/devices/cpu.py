@@ -50,6 +50,7 @@ class CpuDevice(Device):
     """The CPU of this process, on `threads` of PyTorch's threads (an attribute of the target)."""
 
     kind = "cpu"
+    wants_quiet = True
     torch_device = torch.device("cpu")
 
     def __init__(self, target: Target, settings: Settings) -> None:
