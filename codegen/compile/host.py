@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..atomic import write_text
-from ..errors import CompileError, ToolMissing
+from ..errors import ColdforgeError, CompileError, ToolMissing
 from ..settings import COMPILE_LIMIT_S, load_settings
 from .artifact import Artifact, Resources
 from .cache import Cache, entry_key
@@ -46,6 +47,8 @@ COMPILE_FLAGS = (
 )
 # Only libm is needed; the C++ runtime is linked only where something asks for it.
 _LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--build-id=none", "-lm")
+# What g++ says of a part that was killed, and any part of a full disk.
+_KILLED, _NO_ROOM = "Killed signal terminated program", "No space left on device"
 _MARCH = {"aarch64": "armv8-a"}
 
 
@@ -140,7 +143,8 @@ def _decides_behaviour(section: Section) -> bool:
 
 
 def run_compiler(command: Sequence[str], work: Path, time_limit_s: float | None, name: str) -> str:
-    """Runs a compiler in the folder `work`; cc1plus, as and ld die with it.
+    """Runs a compiler in the folder `work`; cc1plus, as and ld die with it. One that was killed from outside
+    is run once more.
 
     Returns:
         What it printed.
@@ -148,18 +152,28 @@ def run_compiler(command: Sequence[str], work: Path, time_limit_s: float | None,
     Raises:
         CompileError: It refused, crashed, or ran past the limit; the message begins with `name`.
         ToolMissing: It cannot be started.
+        ColdforgeError: There is no room for what it writes.
     """
+    status, log = _run_once(command, work, time_limit_s)
+    if status == -signal.SIGKILL or (status and _KILLED in log):
+        status, log = _run_once(command, work, time_limit_s)
+    if status is None:
+        raise CompileError(f"{name}: the compiler ran past {time_limit_s:g} s and was killed", log)
+    if status and _NO_ROOM in log:  # no fault of the source, which must not be remembered for it
+        raise ColdforgeError(f"cannot compile in {work.parent}: {_NO_ROOM.lower()}")
+    if status:
+        raise CompileError(f"{name}: {_first_error(log, status)}", log)
+    return log
+
+
+def _run_once(command: Sequence[str], work: Path, time_limit_s: float | None) -> tuple[int | None, str]:
+    """Status, None past the limit, and what was printed."""
     environment = {"LC_ALL": "C", "TMPDIR": str(work)}
     try:
         ended = run_group(command, work, time_limit_s, merged=True, environment=environment)
     except OSError as error:
         raise ToolMissing(f"cannot run {command[0]}: {error.strerror or error}") from error
-    log = ended.output.decode("utf-8", "replace")
-    if ended.status is None:
-        raise CompileError(f"{name}: the compiler ran past {time_limit_s:g} s and was killed", log)
-    if ended.status:
-        raise CompileError(f"{name}: {_first_error(log, ended.status)}", log)
-    return log
+    return ended.status, ended.output.decode("utf-8", "replace")
 
 
 def _first_error(log: str, status: int) -> str:
