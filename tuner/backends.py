@@ -24,7 +24,10 @@ from .tools import Job
 
 _MAX_BATCH = 8
 # What decides a verdict and a time besides the variant itself.
-_JUDGING_FILES = ("inputs.py", "bound.py", "verify.py", "measure.py", "workbench.py", "devices/*.py")
+_JUDGING_FILES = (
+    *("inputs.py", "shapes.py", "bound.py", "floor.py", "verify.py", "checks.py", "small_checks.py"),
+    *("large_check.py", "examiner.py", "figures.py", "measure.py", "workbench.py", "devices/*.py"),
+)
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 

@@ -4,6 +4,7 @@ means nothing does not."""
 
 from __future__ import annotations
 
+import ast
 import shutil
 from collections.abc import Callable
 from dataclasses import replace as replaced
@@ -142,6 +143,33 @@ def test_a_change_starts_a_study_that_holds_nothing(place: Place, storage: BaseS
     after = open_study(storage, plan.inputs())
     assert after.name != before.name
     assert after.trials() == []
+
+
+# What the workbench imports that decides neither a verdict nor a time.
+WORDS = {"outcome.py", "request.py"}
+
+
+def test_all_that_judges_is_in_the_name() -> None:
+    root = Path(backends.__file__).parent
+    named = {path for pattern in backends._JUDGING_FILES for path in root.glob(pattern)}
+    waiting, seen = [root / "workbench.py"], set()
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            waiting += _imported(path, root)
+    assert {path.relative_to(root) for path in seen - named} == {Path(word) for word in WORDS}
+
+
+def _imported(path: Path, root: Path) -> list[Path]:
+    """The files of the package that a file imports by relative imports, lazily or not."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            place = path.parents[node.level - 1]
+            module = place.joinpath(*(node.module or "").split("."))
+            found += [module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)]
+    return [file for file in found if file.is_file() and file.is_relative_to(root)]
 
 
 def test_another_driver_starts_a_study_that_holds_nothing(
