@@ -159,6 +159,7 @@ def _prepare(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]
 
     study = workbench.study(TrialRequest.from_dict(message["request"]))
     workbench.device.settle()
+    _ = workbench.ceilings  # a probe takes seconds, which the first variant's limit has no room for
     return {"kind": "done", "left_out": list(study.checks.left_out)}
 
 
