@@ -45,14 +45,15 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
     place = url or default_url(home)
     try:
         parsed = make_url(place)
-    except sqlalchemy.exc.ArgumentError:
+    except (sqlalchemy.exc.ArgumentError, ValueError):  # a port that is no number is a ValueError
         example = "sqlite:////path/studies.db or postgresql://user@host/name"
         raise InputError(f"storage URL {place!r} is malformed; expected e.g. {example}") from None
     engine: dict[str, Any] = {}
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         path = Path(parsed.database)
-        if not create and not path.exists():
+        if not create and not _is_there(path):
             return None
+        _refuse_foreign(path)
         _write_ahead(path)
         engine = {"connect_args": {"timeout": _BUSY_TIMEOUT_S}}
     return _open(place, parsed.render_as_string(hide_password=True), engine)
@@ -71,6 +72,31 @@ def storage_faults() -> Iterator[None]:
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
         cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
         raise ColdforgeError(f"the studies cannot be read or written: {_first_line(cause)}") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # a name that no file can have
+        raise InputError(f"cannot open the studies in {path}: {error.strerror or error}") from None
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuses another program's database: opening it as ours would add tables to it.
+
+    Raises:
+        InputError: it has tables, and none of Optuna's.
+        ColdforgeError: it cannot be read.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as connection:
+            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error as error:
+        raise ColdforgeError(f"cannot open the studies in {path}: {error}") from error
+    if names and not {"version_info", "studies"} <= names:
+        raise InputError(f"{path} is another program's database, not one of studies; name another file")
 
 
 def _write_ahead(path: Path) -> None:

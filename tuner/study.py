@@ -24,6 +24,8 @@ from .identity import StudyInputs
 from .outcome import TrialOutcome, TrialResult
 from .search import Point
 from .search.feasible import TEMPLATE
+from .stored import FINALS, WINNER, checked, checked_trial, is_ours, reading
+from .stored import ROOTS as FOLDERS
 
 _ABOUT, _WINNER, _FINALS, _TOUCHED, _DEFAULTS = "about", "winner", "finals", "touched", "defaults"
 ROOTS = "roots"
@@ -48,12 +50,18 @@ class Study:
         """What is tuned, on what, with what: the inputs, ``created`` (ISO time, UTC) and ``coldforge``
         (version).
         """
-        return self._study.user_attrs.get(_ABOUT, {})
+        about = self._attribute(_ABOUT)
+        return dict(about) if is_ours(about) else {}
+
+    def _attribute(self, name: str) -> Any:
+        with reading(f"study {self.name}"):
+            return self._study.user_attrs.get(name)
 
     @property
     def touched(self) -> str:
         """When a run last worked on it (ISO time, UTC)."""
-        return self._study.user_attrs.get(_TOUCHED, "")
+        touched = self._attribute(_TOUCHED)
+        return touched if isinstance(touched, str) else ""
 
     def touch(self) -> None:
         """Notes that a run works on it now, which makes it its operator's newest."""
@@ -62,7 +70,7 @@ class Study:
     @property
     def roots(self) -> tuple[str, ...]:
         """The folders with declarations, beside the built-in ones, that it was last tuned from."""
-        return tuple(self._study.user_attrs.get(ROOTS, ()))
+        return tuple(checked(self._attribute(ROOTS) or [], FOLDERS, f"study {self.name}: {ROOTS}"))
 
     def remember_roots(self, roots: Sequence[str]) -> None:
         """Notes where its declarations are."""
@@ -83,7 +91,8 @@ class Study:
     @property
     def winner(self) -> dict[str, Any] | None:
         """The stored winner, as `set_winner` left it."""
-        return self._study.user_attrs.get(_WINNER)
+        found = self._attribute(_WINNER)
+        return None if found is None else checked(found, WINNER, f"study {self.name}: its winner")
 
     def set_winner(self, winner: Mapping[str, Any], finals: list[dict[str, Any]]) -> None:
         """Stores the winner and the finals it comes from (plain JSON)."""
@@ -98,15 +107,16 @@ class Study:
     @property
     def finals(self) -> list[dict[str, Any]]:
         """The finalists with their times; empty before the finals."""
-        return self._study.user_attrs.get(_FINALS, [])
+        return checked(self._attribute(_FINALS) or [], FINALS, f"study {self.name}: its finals")
 
     def trials(self) -> list[FrozenTrial]:
         """The finished trials, in order. Do not change them."""
-        return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+        with reading(f"study {self.name}"):
+            return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
     def results(self) -> list[TrialResult]:
         """What became of each trial, in order."""
-        return [result_of(trial) for trial in self.trials()]
+        return [result_of(trial, f"study {self.name}: trial {trial.number}") for trial in self.trials()]
 
     def record(
         self,
@@ -151,12 +161,20 @@ def _attributes(point: Point, result: TrialResult) -> dict[str, Any]:
     return {name: value for name, value in alone.items() if value not in (None, "", {})} | {_REST: data}
 
 
-def result_of(trial: FrozenTrial) -> TrialResult:
-    """The result that a stored trial holds."""
+def result_of(trial: FrozenTrial, where: str = "a trial") -> TrialResult:
+    """The result that a stored trial holds.
+
+    Args:
+        where: what a message calls the trial.
+
+    Raises:
+        ColdforgeError: it holds none.
+    """
     attributes = trial.user_attrs
     alone = {name: attributes[name] for name in _ALONE if name in attributes}
-    data = {**attributes.get(_REST, {}), **alone, "template": trial.params[TEMPLATE], "time_ms": trial.value}
-    return TrialResult.from_dict(data)
+    rest = checked(attributes.get(_REST, {}), {}, where)
+    data = {**rest, **alone, "template": trial.params.get(TEMPLATE), "time_ms": trial.value}
+    return TrialResult.from_dict(checked_trial(data, where))
 
 
 def tally(results: list[TrialResult]) -> dict[str, int]:
@@ -188,8 +206,9 @@ def list_studies(storage: BaseStorage | None) -> list[Study]:
     """Every study of coldforge's in the storage, the newest last. No storage: none."""
     if storage is None:
         return []
-    names = optuna.get_all_study_names(storage)
-    studies = [Study(optuna.load_study(study_name=name, storage=storage)) for name in names]
+    with reading("the list of studies"):
+        names = optuna.get_all_study_names(storage)
+        studies = [Study(optuna.load_study(study_name=name, storage=storage)) for name in names]
     return sorted((study for study in studies if study.about), key=lambda study: (study.touched, study.name))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .outcome import TrialOutcome, TrialResult
+from .stored import ABOUT, checked
 from .study import Study, finished_count, tally
 
 Entry = dict[str, Any]
@@ -20,7 +21,7 @@ def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[st
         results: the study's results, when they are at hand already.
     """
     found = study.results() if results is None else results
-    about = study.about
+    about = checked(study.about, ABOUT, f"study {study.name}")
     return {
         "operator": about["operator"],
         "target": about["target"]["kind"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from optuna.storages import BaseStorage
 
 from ..codegen.errors import InputError
+from ..codegen.freeze.stored import checked_winner
 from ..codegen.freeze.winner import Winner, winner_of
 from .outcome import TrialResult
 from .plan import Plan
@@ -70,18 +71,29 @@ def winner_to_dict(winner: Winner) -> dict[str, Any]:
     return plain
 
 
-def winner_from_dict(data: dict[str, Any]) -> Winner:
-    """The inverse of `winner_to_dict`; keys of a newer version are dropped."""
+def winner_from_dict(data: Mapping[str, Any], where: str = "a winner") -> Winner:
+    """The inverse of `winner_to_dict`; keys of a newer version are dropped.
+
+    Args:
+        where: what a message calls the place it comes from.
+
+    Raises:
+        InputError: a field is missing or of another kind.
+    """
     known = {field.name: data[field.name] for field in fields(Winner) if field.name in data}
-    if known["binary"] is not None:
-        known["binary"] = zlib.decompress(base64.b64decode(known["binary"]))
-    return Winner(**known)
+    binary = known.get("binary")
+    if binary is not None:
+        try:
+            known["binary"] = zlib.decompress(base64.b64decode(binary))
+        except (TypeError, ValueError, zlib.error) as error:
+            raise InputError(f"{where}: malformed binary ({error})") from None
+    return checked_winner(known, where)
 
 
 def study_winner(study: Study) -> Winner | None:
     """The winner that a study holds; None before one is known."""
     record = study.winner
-    return None if record is None else winner_from_dict(record["winner"])
+    return None if record is None else winner_from_dict(record["winner"], f"study {study.name}: its winner")
 
 
 def collect_winners(storage: BaseStorage | None, names: Sequence[str] = ()) -> list[Winner]:

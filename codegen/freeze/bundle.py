@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 
 from ..atomic import write_bytes
 from ..errors import InputError
+from ..plain import parse_json
 from .manifest import entries_of, to_json, winner_of_entry
 from .units import cubins_by_entry, source_path
 from .winner import Winner
@@ -25,7 +25,7 @@ from .winner import Winner
 FORMAT = 1
 INDEX = "index.json"
 INDEX_DIGEST = "index.sha256"
-MAX_MEMBER_BYTES = 256 * 1024 * 1024
+MAX_BYTES = 256 * 1024 * 1024
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -100,7 +100,7 @@ def read_bundle(path: Path) -> Bundle:
     if hashlib.sha256(index).hexdigest().encode() != members[INDEX_DIGEST].strip():
         raise InputError(f"{path}: {INDEX} differs from its digest")
     try:
-        document = json.loads(index)
+        document = parse_json(index)
         version, entries = document["format"], document["entries"]
         studies, files = dict(document["studies"]), dict(document["files"])
         if not isinstance(entries, list):
@@ -111,7 +111,7 @@ def read_bundle(path: Path) -> Bundle:
         raise InputError(f"{path} has bundle format {version!r}; this coldforge reads format {FORMAT}")
 
     def read(name: str) -> bytes:
-        if name not in members or name not in files:
+        if not isinstance(name, str) or name not in members or name not in files:
             raise InputError(f"{path}: the bundle lacks {name!r}")
         if hashlib.sha256(members[name]).hexdigest() != files[name]:
             raise InputError(f"{path}: {name} differs from its digest {str(files[name])[:12]}...")
@@ -121,7 +121,7 @@ def read_bundle(path: Path) -> Bundle:
         read(name)
     winners = tuple(winner_of_entry(entry, read, str(path)) for entry in entries)
     try:
-        return Bundle(winners, {name: json.loads(read(member)) for name, member in studies.items()})
+        return Bundle(winners, {name: parse_json(read(member)) for name, member in studies.items()})
     except ValueError as error:
         raise InputError(f"{path}: malformed study ({error})") from None
 
@@ -130,11 +130,10 @@ def _members(path: Path) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {}
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size > MAX_BYTES:
+                raise InputError(f"{path}: its files have {size} bytes; that is no bundle")
             for entry in archive.infolist():
-                if entry.file_size > MAX_MEMBER_BYTES:
-                    raise InputError(
-                        f"{path}: {entry.filename} has {entry.file_size} bytes; that is no bundle"
-                    )
                 members[entry.filename] = archive.read(entry)
             return members
     except OSError as error:

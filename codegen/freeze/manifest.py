@@ -12,7 +12,9 @@ from typing import Any
 
 from ..catalogue import Catalogue
 from ..errors import InputError
+from ..plain import parse_json
 from .checks import attribute_arguments, check_shapes, problem_of
+from .stored import checked_winner
 from .units import cubins_by_entry, source_path
 from .winner import Winner
 
@@ -99,26 +101,22 @@ def winner_of_entry(entry: Mapping[str, Any], read: Callable[[str], bytes], wher
     try:
         source = _checked(read, entry["source"], where)
         binary = _checked(read, entry["binary"], where) if entry["binary"] else None
-        return Winner(
-            **{
-                name: entry[name]
-                for name in (*_COPIED, *_SORTED, "config", "derived", "compiler", "study", "verified")
-            },
-            source_text=source.decode("utf-8"),
-            source_name=entry["source"]["name"],
-            source_digest=entry["source"]["sha256"],
-            binary=binary,
-            flags=tuple(entry["flags"]),
-        )
+        names = (*_COPIED, *_SORTED, "config", "derived", "compiler", "study", "verified", "flags")
+        values = {name: entry[name] for name in names}
+        values |= {"source_text": source.decode("utf-8"), "binary": binary}
+        values |= {"source_name": entry["source"]["name"], "source_digest": entry["source"]["sha256"]}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: malformed entry ({type(error).__name__}: {error})") from None
+    return checked_winner(values, where)
 
 
 def _checked(read: Callable[[str], bytes], reference: Mapping[str, str], where: str) -> bytes:
+    if not isinstance(reference, Mapping) or not isinstance(reference.get("file"), str):
+        raise TypeError("a file's name is missing")
     data = read(reference["file"])
     if hashlib.sha256(data).hexdigest() != reference["sha256"]:
         raise InputError(
-            f"{where}: {reference['file']} differs from its digest {reference['sha256'][:12]}..."
+            f"{where}: {reference['file']} differs from its digest {str(reference['sha256'])[:12]}..."
         )
     return data
 
@@ -133,16 +131,22 @@ def load_winners(package: Path) -> list[Winner]:
     if not path.is_file():
         return []
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f"{path}: not a manifest of format {FORMAT}")
 
     def read(name: str) -> bytes:
-        file = (package / name).resolve()
-        if package.resolve() not in file.parents or not file.is_file():
-            raise InputError(f"{path}: no file {name!r}")
-        return file.read_bytes()
+        try:
+            file = (package / name).resolve()
+            if package.resolve() in file.parents and file.is_file():
+                return file.read_bytes()
+        except (OSError, ValueError):  # a name that no file can have
+            pass
+        raise InputError(f"{path}: no file {name[:200]!r}")
 
-    return [winner_of_entry(entry, read, str(path)) for entry in document.get("entries", [])]
+    entries = document.get("entries", [])
+    if not isinstance(entries, list):
+        raise InputError(f"{path}: malformed: entries is no list")
+    return [winner_of_entry(entry, read, str(path)) for entry in entries]

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A winner's fields as they come out of a study, a manifest or a bundle, checked one by one: what is frozen
+is read by many parts, and each may rely on their kinds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InputError
+from ..plain import BOOL, INTEGER, NUMBER, TEXT, WORD, Each, Items, Maybe, fault
+from .winner import Winner
+
+_SCHEMA = {
+    **dict.fromkeys(("operator", "family", "template", "operator_digest", "dtype", "precision"), TEXT),
+    **dict.fromkeys(("workload_name", "source_text", "source_name", "source_digest", "compiler"), TEXT),
+    "study": TEXT,
+    "target": {"kind": TEXT, "arch": TEXT, "device": TEXT, "attributes": Each(INTEGER)},
+    "specialisation": Each(WORD),
+    "workload": Each(INTEGER),
+    "config": Each(WORD),
+    "launch": Each(TEXT),
+    "derived": Each(TEXT),
+    "flags": Items(TEXT),
+    "resources": Each(INTEGER),
+    "measurement": {
+        "time_ms": NUMBER,
+        **dict.fromkeys(("floor_ms", "error", "bound_ratio"), Maybe(NUMBER)),
+    },
+    "verified": BOOL,
+}
+_KINDS = ("cuda", "cpu")
+_WORKLOAD = re.compile(r"[A-Za-z0-9_]*\+?\Z")
+
+
+def checked_winner(values: Mapping[str, Any], where: str) -> Winner:
+    """The winner of these fields.
+
+    Args:
+        values: every field; ``verified`` may be missing.
+        where: what a message calls the place they come from.
+
+    Raises:
+        InputError: a field is missing or of another kind.
+    """
+    values = {"verified": True, **values}
+    wrong = fault(values, _SCHEMA)
+    if not wrong and values["target"]["kind"] not in _KINDS:
+        wrong = f"target.kind is not {' or '.join(_KINDS)}"
+    if not wrong and not _WORKLOAD.match(values["workload_name"]):
+        wrong = "workload_name is no name"
+    if not wrong and not values["target"]["device"].isprintable():
+        wrong = "target.device is no line of text"
+    if not wrong and not isinstance(values.get("binary"), bytes | None):
+        wrong = "binary is no binary"
+    if wrong:
+        raise InputError(f"{where}: malformed entry: {wrong}")
+    return Winner(**{**values, "binary": values.get("binary"), "flags": tuple(values["flags"])})
