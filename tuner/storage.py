@@ -5,8 +5,12 @@ URL.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +39,8 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
     Args:
         url: a database URL; the embedded one under ``home`` when not given.
         home: coldforge's folder.
-        create: whether a missing SQLite file is made. When not, None stands for it.
+        create: whether a missing SQLite file is made. When not, None stands for it, and of one that may only
+            be read a copy is opened.
 
     Raises:
         InputError: the URL is malformed, or its driver is not installed.
@@ -54,6 +59,10 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
         if not create and not _is_there(path):
             return None
         _refuse_foreign(path)
+        if not create and not _writable(path):
+            path = _copy(path)
+            parsed = parsed.set(database=str(path))
+            place = parsed.render_as_string(hide_password=False)
         _write_ahead(path)
         engine = {"connect_args": {"timeout": _BUSY_TIMEOUT_S}}
     return _open(place, parsed.render_as_string(hide_password=True), engine)
@@ -97,6 +106,27 @@ def _refuse_foreign(path: Path) -> None:
         raise ColdforgeError(f"cannot open the studies in {path}: {error}") from error
     if names and not {"version_info", "studies"} <= names:
         raise InputError(f"{path} is another program's database, not one of studies; name another file")
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def _copy(path: Path) -> Path:
+    """A copy of a database that may only be read, for this process: SQLite makes files beside one it reads.
+
+    Raises:
+        ColdforgeError: it cannot be read, or there is no room for the copy.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="coldforge-studies-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        for name in (path.name, f"{path.name}-wal"):
+            if (path.parent / name).exists():
+                shutil.copyfile(path.parent / name, Path(folder) / name)
+    except OSError as error:
+        raise ColdforgeError(f"cannot read the studies in {path}: {error.strerror or error}") from error
+    return Path(folder) / path.name
 
 
 def _write_ahead(path: Path) -> None:

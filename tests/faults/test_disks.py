@@ -72,6 +72,13 @@ def test_a_folder_that_may_not_be_written(tuning: Tuning, locked: Path, expected
     assert tuning.rows() == before
 
 
+@pytest.mark.parametrize("locked", ["."], indirect=True)
+def test_a_home_that_may_only_be_read_is_read(tuning: Tuning, locked: Path) -> None:
+    shown = tuning.finish(tuning.start(command=["show", NAME]))
+    assert (shown["operator"], shown["outcomes"]) == (NAME, {"ok": 3})
+    assert not list(tuning.scratch.iterdir())
+
+
 def test_a_home_that_cannot_be_made(tuning: Tuning, tmp_path: Path) -> None:
     above = tmp_path / "above"
     above.mkdir(mode=0o555)
