@@ -53,6 +53,7 @@ class LargeCheck:
     def __init__(self, device: Device, check: Check, outputs: LargeOutputs) -> None:
         self.check = check
         self._device, self._outputs = device, outputs
+        self._doubtful = False
 
     def run(self, kernel: Any, launch: Launch, *, workspace: bool) -> Verdict:
         """Judges a variant.
@@ -74,6 +75,9 @@ class LargeCheck:
             device.bind(kernel, launch, [*inputs, output.tensor, *beside], check.sizes, check.scalars)
             for output in pair
         ]
+        if self._doubtful:  # a run that was broken off may have spoilt them
+            self._restore()
+        self._doubtful = True
         spilt = []
         for call in calls:
             if spilt and scratch is not None:
@@ -86,12 +90,13 @@ class LargeCheck:
         # An infinity or a NaN in the reference is nothing for the quick eye.
         quick = self._outputs.judge.look(pair[0].tensor, check.expected) if check.expected.finite else None
         device.synchronize()
-        amiss = any(flags.tolist())
-        if quick is not None and not amiss:
+        found = flags.tolist()
+        self._doubtful = any(found)
+        if quick is not None and not self._doubtful:
             ratio, error = summed(quick.tolist(), check.expected.norm)
             if ratio <= CERTAIN and 0.0 < error < math.inf:
                 return Verdict(True, "", error, ratio, 1)
-        return self._look(pair, flags.tolist())
+        return self._look(pair, found)
 
     def _changed(self) -> list[torch.Tensor]:
         """For each input whether it is not as it was."""
@@ -110,7 +115,6 @@ class LargeCheck:
         reason = ""
         if any(changed):
             reason = changed_input(check.problem.tensors[changed.index(True)].name)
-            self._restore()
         elif outside:
             reason = OUTSIDE_OUTPUT
         elif spilt:

@@ -30,7 +30,6 @@ from .checks import (
     wrong_elements,
 )
 from .devices.arena import Arena
-from .devices.base import LaunchRefused
 from .devices.buffers import INPUT_GUARD_BYTES, NAN_BYTE, OUTPUT_BYTE
 from .figures import CERTAIN, subtract
 
@@ -99,6 +98,7 @@ class SmallChecks:
         self._first = torch.empty(total, dtype=dtype, device=device.torch_device)
         self._difference = torch.empty(total, device=device.torch_device)
         self._scratch: dict[tuple[int, ...], Arena | None] = {}
+        self._doubtful = False
 
     def run(self, kernel: Any, launches: Sequence[Launch], *, workspace: bool) -> Verdict:
         """Judges a variant.
@@ -113,13 +113,12 @@ class SmallChecks:
         """
         scratch = self._workspaces(tuple(launch.workspace_bytes for launch in launches))
         calls = self._calls(kernel, launches, scratch, workspace)
-        try:
-            spilt = self._round(calls, scratch)
-            self._keep(scratch)
-            spilt += self._round(calls[::-1], scratch)
-        except LaunchRefused:
-            self._inputs.poison()  # what ran before may have spoilt them
-            raise
+        if self._doubtful:  # a run that was broken off may have spoilt them
+            self._inputs.poison()
+        self._doubtful = True
+        spilt = self._round(calls, scratch)
+        self._keep(scratch)
+        spilt += self._round(calls[::-1], scratch)
         spilt += [self._outputs.differs(), self._inputs.changed()]
         figures = torch.cat((self._figures(), torch.stack(spilt).any().double().view(1)))
         self._device.synchronize()
@@ -127,6 +126,7 @@ class SmallChecks:
         ratio = max(-least, most)
         if amiss or odd or not ratio <= CERTAIN or math.isnan(error):
             return self._look(scratch, bool(amiss))
+        self._doubtful = False
         return Verdict(True, "", error, ratio, len(self.checks))
 
     def _round(self, calls: Sequence[Call], scratch: Arena | None) -> list[torch.Tensor]:
@@ -184,14 +184,11 @@ class SmallChecks:
     def _look(self, scratch: Arena | None, amiss: bool) -> Verdict:
         """Each check in turn, on what the two rounds left, until one fails; `amiss`: one must."""
         error, ratio = 0.0, 0.0
-        try:
-            for index, check in enumerate(self.checks):
-                judgement = judge(self._outputs.kept_at(index), check.expected)
-                error, ratio = max(error, judgement.error), max(ratio, judgement.ratio)
-                if reason := self._fault(index, judgement, scratch):
-                    return Verdict(False, f"{check.name}: {reason}", error, ratio, index + 1)
-        finally:
-            self._inputs.poison()  # later variants must not be judged on spoilt inputs
+        for index, check in enumerate(self.checks):
+            judgement = judge(self._outputs.kept_at(index), check.expected)
+            error, ratio = max(error, judgement.error), max(ratio, judgement.ratio)
+            if reason := self._fault(index, judgement, scratch):
+                return Verdict(False, f"{check.name}: {reason}", error, ratio, index + 1)
         reason = "it wrote where nothing of its own lies" if amiss else ""
         return Verdict(not amiss, reason, error, ratio, len(self.checks))
 

@@ -41,6 +41,8 @@ class TimedSet:
 
     inputs: tuple[torch.Tensor | None, ...]
     output: torch.Tensor
+    kind: str
+    seed: int
 
     @classmethod
     def make(cls, device: Device, problem: Problem, kind: str, seed: int) -> TimedSet:
@@ -48,7 +50,14 @@ class TimedSet:
         drawn = {name: value.to(device.torch_device) for name, value in draw(problem, kind, seed).items()}
         dtype = problem.dtype.torch
         output = torch.empty(problem.output.shape, dtype=dtype, device=device.torch_device)
-        return cls(tuple(drawn.get(spec.name) for spec in problem.tensors), output)
+        return cls(tuple(drawn.get(spec.name) for spec in problem.tensors), output, kind, seed)
+
+    def renew(self, problem: Problem) -> None:
+        """Draws the inputs again, in place: a variant that goes wrong may have spoilt them."""
+        drawn = draw(problem, self.kind, self.seed)
+        for spec, value in zip(problem.tensors, self.inputs, strict=True):
+            if value is not None:
+                value.copy_(drawn[spec.name])
 
 
 @dataclass(frozen=True)
@@ -184,8 +193,9 @@ class Workbench:
         study = self.study(request)
         started, phases = time.perf_counter(), Phases()
         try:
-            result = self._trial(study, request, phases)
-        except (LaunchRefused, torch.OutOfMemoryError) as error:
+            with self.device.memory():
+                result = self._trial(study, request, phases)
+        except LaunchRefused as error:
             result = _refused(error)
         result = replace(result, details={**result.details, "phase_s": phases.to_dict()})
         return replace(_signed(result, request), seconds=time.perf_counter() - started)
@@ -205,6 +215,8 @@ class Workbench:
             with phases("after"):
                 after = judge_timed(study) or variant.verify(study, after_timing=True).reason
             if after:
+                for one in study.timed:
+                    one.renew(study.problem)
                 return _wrong(verdict, f"after timing, {after}")
             return self._timed(study, verdict, timing, {"given_up": timing.given_up, **warm})
 
@@ -237,9 +249,10 @@ class Workbench:
         with ExitStack() as stack:
             for index, request in enumerate(requests):
                 try:
-                    variant = stack.enter_context(Variant(self.device, request))
-                    verdict = variant.verify(study)
-                except (LaunchRefused, torch.OutOfMemoryError) as error:
+                    with self.device.memory():
+                        variant = stack.enter_context(Variant(self.device, request))
+                        verdict = variant.verify(study)
+                except LaunchRefused as error:
                     results[index] = _refused(error)
                     continue
                 if verdict.ok:
@@ -307,10 +320,9 @@ def judge_timed(study: Study) -> str:
     return f"{judgement.wrong} outputs of the timed calls are wrong" if judgement.wrong else ""
 
 
-def _refused(error: Exception) -> TrialResult:
+def _refused(error: LaunchRefused) -> TrialResult:
     """A launch that the device refused, or for which it has no memory; it is unharmed."""
-    reason = str(error) if isinstance(error, LaunchRefused) else f"out of device memory: {error}"
-    return TrialResult(TrialOutcome.RESOURCE_LIMIT, reason.splitlines()[0])
+    return TrialResult(TrialOutcome.RESOURCE_LIMIT, str(error).splitlines()[0])
 
 
 def _wrong(verdict: Verdict, reason: str) -> TrialResult:

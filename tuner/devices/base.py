@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from ...codegen.space import Launch
     from ...codegen.target import Target
 
+_NO_HOST_MEMORY = "DefaultCPUAllocator"
+"""In the text of PyTorch's error when the host has no memory: it has no class of its own."""
+
 Call = Callable[[], object]
 """Enqueues work on the device's current stream and returns at once; its value is ignored."""
 
@@ -197,6 +200,20 @@ class Device(ABC):
         )
         buffer.tensor.copy_(value)
         return buffer
+
+    @contextlib.contextmanager
+    def memory(self) -> Iterator[None]:
+        """A span in which a lack of memory is a refusal.
+
+        Raises:
+            LaunchRefused: There was not enough.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or _NO_HOST_MEMORY in str(error):
+                raise LaunchRefused(f"out of memory: {str(error).splitlines()[0]}") from error
+            raise
 
     def run(
         self,

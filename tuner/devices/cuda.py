@@ -48,11 +48,14 @@ _REFUSALS = frozenset(
         "CUDA_ERROR_INVALID_IMAGE",
         "CUDA_ERROR_NO_BINARY_FOR_GPU",
         "CUDA_ERROR_INVALID_SOURCE",
+        "CUDA_ERROR_INVALID_PTX",
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED",
         "CUDA_ERROR_NOT_FOUND",
         "CUDA_ERROR_NOT_SUPPORTED",
         "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+        "CUDA_ERROR_INVALID_CLUSTER_SIZE",
     }
 )
 
@@ -76,6 +79,12 @@ class _Stage:
     grid: int
     block: int
     shared_bytes: int
+
+    @property
+    def asked(self) -> str:
+        """What is launched, for messages."""
+        memory = f" and {self.shared_bytes} bytes of shared memory" if self.shared_bytes else ""
+        return f"{self.name}, {self.grid} blocks of {self.block} threads{memory}"
 
 
 class CudaDevice(Device):
@@ -144,15 +153,17 @@ class CudaDevice(Device):
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         address = ctypes.addressof(pointers)
         driver, device = self._driver, self.torch_device
+        launches = [
+            (stage.asked, stage.function, stage.grid, 1, 1, stage.block, 1, 1, stage.shared_bytes)
+            for stage in stages
+        ]
 
         def call(_alive: object = (tensors, arguments, pointers)) -> None:
             stream = torch.cuda.current_stream(device).cuda_stream
             if zeroed:
                 self._asked(kernel.name, driver.cuMemsetD8Async(workspace, 0, zeroed, stream))
-            for stage in stages:
-                shape = (stage.grid, 1, 1, stage.block, 1, 1, stage.shared_bytes)
-                answer = driver.cuLaunchKernel(stage.function, *shape, stream, address, 0)
-                self._asked(stage.name, answer)
+            for asked, *launched in launches:
+                self._asked(asked, driver.cuLaunchKernel(*launched, stream, address, 0))
 
         return call
 
@@ -195,7 +206,7 @@ class CudaDevice(Device):
         if stage.shared_bytes > PLAIN_SHARED_BYTES:
             large = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             answer = self._driver.cuFuncSetAttribute(stage.function, large, stage.shared_bytes)
-            self._asked(stage.name, answer)
+            self._asked(stage.asked, answer)
 
     def _asked(self, name: str, answer: tuple[Any, ...]) -> Any:
         """The value of a driver call's answer (status, value).
