@@ -58,12 +58,10 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
         path = Path(parsed.database)
         if not create and not _is_there(path):
             return None
-        _refuse_foreign(path)
-        if not create and not _writable(path):
-            path = _copy(path)
-            parsed = parsed.set(database=str(path))
-            place = parsed.render_as_string(hide_password=False)
-        _write_ahead(path)
+        used = path if create or _writable(path) else _copy(path)
+        _refuse_foreign(used, path)
+        _write_ahead(used)
+        place = parsed.set(database=str(used)).render_as_string(hide_password=False)
         engine = {"connect_args": {"timeout": _BUSY_TIMEOUT_S}}
     return _open(place, parsed.render_as_string(hide_password=True), engine)
 
@@ -90,8 +88,11 @@ def _is_there(path: Path) -> bool:
         raise InputError(f"cannot open the studies in {path}: {error.strerror or error}") from None
 
 
-def _refuse_foreign(path: Path) -> None:
+def _refuse_foreign(path: Path, shown: Path) -> None:
     """Refuses another program's database: opening it as ours would add tables to it.
+
+    Args:
+        shown: what a message calls it.
 
     Raises:
         InputError: it has tables, and none of Optuna's.
@@ -103,9 +104,9 @@ def _refuse_foreign(path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as connection:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     except sqlite3.Error as error:
-        raise ColdforgeError(f"cannot open the studies in {path}: {error}") from error
+        raise ColdforgeError(f"cannot open the studies in {shown}: {error}") from error
     if names and not {"version_info", "studies"} <= names:
-        raise InputError(f"{path} is another program's database, not one of studies; name another file")
+        raise InputError(f"{shown} is another program's database, not one of studies; name another file")
 
 
 def _writable(path: Path) -> bool:

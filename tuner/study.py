@@ -80,7 +80,8 @@ class Study:
     @property
     def defaults(self) -> dict[str, dict[str, Any]]:
         """Template -> its default config as the last run declared it, where that is legal."""
-        return self._study.user_attrs.get(_DEFAULTS, {})
+        found = self._attribute(_DEFAULTS)
+        return found if isinstance(found, dict) and all(isinstance(c, dict) for c in found.values()) else {}
 
     def remember_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> None:
         """Notes the default configs, which may change within one study."""
