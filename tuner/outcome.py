@@ -37,7 +37,7 @@ class TrialResult:
         resources: Registers, spills, shared memory as the compiler reported them.
         code_digest: Digest of the machine code, for telling duplicates.
         seconds: What verifying and timing took, wall clock.
-        details: More figures (warm_ms, floor_ms, screened, ...), plain JSON values.
+        details: More figures (warm_ms, floor_ms, given_up, seconds by phase, ...), plain JSON values.
     """
 
     outcome: TrialOutcome

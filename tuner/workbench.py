@@ -210,8 +210,7 @@ class Workbench:
                 return _wrong(verdict, verdict.reason)
             with phases("bind"):
                 calls = variant.calls(study)
-            with phases("time"):
-                timing, warm = self._time(study, calls, request.best_ms)
+            timing, warm = self._time(study, calls, request.best_ms, phases)
             with phases("after"):
                 after = judge_timed(study) or variant.verify(study, after_timing=True).reason
             if after:
@@ -221,17 +220,22 @@ class Workbench:
             return self._timed(study, verdict, timing, {"given_up": timing.given_up, **warm})
 
     def _time(
-        self, study: Study, calls: Sequence[Call], best_ms: float | None
+        self, study: Study, calls: Sequence[Call], best_ms: float | None, phases: Phases
     ) -> tuple[Timing, dict[str, float]]:
         """Times a variant's calls; `warm_ms` beside it where the headline is the time with a cold cache."""
         _ = self.ceilings  # where they have to be probed they are, before: `quiet` is not entered twice
-        with self.quiet():
-            timing = time_variant(self.device, calls, best_ms)
-            if self._doubt(timing, study):  # a hiccup of the clock is no property of the variant: once more
-                timing = time_variant(self.device, calls, None)
+        with ExitStack() as stack:
+            with phases("quiet"):
+                stack.enter_context(self.quiet())
+            with phases("time"):
+                timing = time_variant(self.device, calls, best_ms)
+                if self._doubt(timing, study):  # a hiccup of the clock is no property of the variant
+                    timing = time_variant(self.device, calls, None)
             if timing.given_up or not self.device.cold_headline:
                 return timing, {}
-            return timing, {"warm_ms": Timing(tuple(self.device.sample_ms(calls, 5, cold=False))).time_ms}
+            with phases("warm"):
+                warm = Timing(tuple(self.device.sample_ms(calls, 5, cold=False)))
+            return timing, {"warm_ms": warm.time_ms}
 
     def finals(self, requests: Sequence[TrialRequest], budget_ms: float = 2000.0) -> list[TrialResult]:
         """Times several variants of one study in turns; one result each, in order.
@@ -245,25 +249,24 @@ class Workbench:
             raise ColdforgeError("the finals compare variants of one study only")
         study = self.study(requests[0])
         results: dict[int, TrialResult] = {}
-        running: dict[int, tuple[Variant, Verdict]] = {}
+        running: dict[int, tuple[Variant, Verdict, list[Call]]] = {}
         with ExitStack() as stack:
             for index, request in enumerate(requests):
                 try:
                     with self.device.memory():
                         variant = stack.enter_context(Variant(self.device, request))
                         verdict = variant.verify(study)
+                        if verdict.ok:
+                            running[index] = (variant, verdict, variant.calls(study))
+                        else:
+                            results[index] = _wrong(verdict, verdict.reason)
                 except LaunchRefused as error:
                     results[index] = _refused(error)
-                    continue
-                if verdict.ok:
-                    running[index] = (variant, verdict)
-                else:
-                    results[index] = _wrong(verdict, verdict.reason)
-            calls = [variant.calls(study) for variant, _ in running.values()]
+            calls = [bound for *_, bound in running.values()]
             with self.quiet():
                 taken = interleave(self.device, calls, budget_ms=budget_ms)
             samples = dict(zip(running, taken, strict=True))
-            for index, (variant, verdict) in running.items():
+            for index, (variant, verdict, _) in running.items():
                 again = variant.verify(study, after_timing=True)
                 if again.ok:
                     results[index] = self._final(study, verdict, samples[index], list(samples.values()))
