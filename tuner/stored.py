@@ -88,7 +88,7 @@ def reading(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
         raise ColdforgeError(
             f"{what} cannot be read, the database is damaged ({type(error).__name__}: {str(error)[:200]})"
         ) from error
