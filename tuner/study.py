@@ -193,8 +193,10 @@ def finished_count(results: list[TrialResult]) -> int:
 
 def open_study(storage: BaseStorage, inputs: StudyInputs) -> Study:
     """The study of these inputs, made if it does not exist."""
-    study = optuna.create_study(storage=storage, study_name=inputs.name, load_if_exists=True)
-    if _ABOUT not in study.user_attrs:
+    with reading(f"study {inputs.name}"):
+        study = optuna.create_study(storage=storage, study_name=inputs.name, load_if_exists=True)
+        described = _ABOUT in study.user_attrs
+    if not described:
         about = {**inputs.to_dict(), "created": _now().isoformat(), "coldforge": version("coldforge")}
         del about["defaults"]
         study.set_user_attr(_ABOUT, about)
