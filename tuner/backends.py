@@ -6,8 +6,9 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..codegen.atomic import sweep
 from ..codegen.compile import Artifact, Cache
@@ -22,7 +23,6 @@ from .plan import Plan, Toolchain
 from .request import TrialRequest, trial_request
 from .tools import Job
 
-_MAX_BATCH = 8
 # What decides a verdict and a time besides the variant itself.
 _JUDGING_FILES = (
     *("inputs.py", "shapes.py", "bound.py", "floor.py", "verify.py", "checks.py", "small_checks.py"),
@@ -37,11 +37,46 @@ class PoolCompiler:
     """
 
     def __init__(self, target: Target, settings: Settings) -> None:
-        self._target = target
+        self._target, self.jobs = target, settings.jobs
         cache = Cache(settings.home / "cache")
         cache.sweep()
         sweep(settings.home / "devices")
         self._pool = CompilePool(cache, settings.jobs, settings.compile_limit_s)
+
+    @property
+    def load(self) -> int:
+        """See `tools.Compiler`."""
+        return self._pool.load
+
+    @property
+    def waitables(self) -> Sequence[Any]:
+        """See `tools.Waited`."""
+        return self._pool.waitables
+
+    @property
+    def patience_s(self) -> float | None:
+        """See `tools.Waited`."""
+        return self._pool.patience_s
+
+    def submit(self, source: KernelSource) -> int:
+        """See `tools.Compiler`."""
+        return self._pool.submit(CompileRequest(source, self._target))
+
+    def collect(self) -> list[tuple[int, Artifact | CompileError]]:
+        """See `tools.Compiler`."""
+        return self._pool.collect()
+
+    def abandon(self, numbers: Iterable[int]) -> None:
+        """See `tools.Compiler`."""
+        self._pool.abandon(numbers)
+
+    def hush(self) -> None:
+        """Stops the compilers while something is timed."""
+        self._pool.pause()
+
+    def unhush(self) -> None:
+        """Lets them go on."""
+        self._pool.resume()
 
     def compile(self, sources: Sequence[KernelSource]) -> Iterator[tuple[int, Artifact | CompileError]]:
         """See `tools.Compiler`."""
@@ -64,9 +99,23 @@ class WorkerMeasurer:
     def __init__(self, client: WorkerClient, plan: Plan, roots: Sequence[Path] = ()) -> None:
         self._client, self._plan, self._roots = client, plan, tuple(str(root) for root in roots)
 
-    def measure(self, job: Job, best_ms: float | None) -> TrialResult:
+    @property
+    def waitables(self) -> Sequence[Any]:
+        """See `tools.Waited`."""
+        return self._client.waitables
+
+    @property
+    def patience_s(self) -> float | None:
+        """See `tools.Waited`."""
+        return self._client.patience_s
+
+    def begin(self, job: Job, best_ms: float | None, handed_over: Callable[[], None]) -> None:
         """See `tools.Measurer`."""
-        return self._client.run(self._request(job, best_ms))
+        self._client.begin(self._request(job, best_ms), handed_over=handed_over)
+
+    def poll(self) -> TrialResult | None:
+        """See `tools.Measurer`."""
+        return self._client.poll()
 
     def finals(self, jobs: Sequence[Job]) -> list[TrialResult]:
         """See `tools.Measurer`."""
@@ -81,12 +130,6 @@ class WorkerMeasurer:
         space, config = plan.spaces[point.template], plan.config(point)
         more = {"precision": plan.precision, "best_ms": best_ms, "roots": self._roots}
         return trial_request(space, plan.problem, config, job.artifact, **more)
-
-
-def batch_size(jobs: int) -> int:
-    """How many configs are compiled together: every process busy, but not so many that the sampler is asked
-    for the most part without knowing the answers."""
-    return max(1, min(jobs, _MAX_BATCH))
 
 
 def toolchain_of(target: Target) -> Toolchain:

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tuning loop needs from outside, as two small interfaces, so that tests can put fakes in their
-place.
-"""
+"""What the tuning loop needs from outside, as small interfaces: tests put fakes in their place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..codegen.compile import Artifact
 from ..codegen.errors import CompileError
@@ -31,27 +29,77 @@ class Job:
     artifact: Artifact
 
 
-class Compiler(Protocol):
-    """Compiles batches."""
+class Waited(Protocol):
+    """What does work elsewhere. Nothing of it waits unless it says so."""
 
-    def compile(self, sources: Sequence[KernelSource]) -> Iterator[tuple[int, Artifact | CompileError]]:
-        """Yields (position in ``sources``, what came of it) as each finishes. No compiler runs once it is
-        exhausted or closed."""
+    @property
+    def waitables(self) -> Sequence[Any]:
+        """What `multiprocessing.connection.wait` can wait for: one that is ready means that there may be
+        something to collect."""
+        ...
+
+    @property
+    def patience_s(self) -> float | None:
+        """Seconds until something must be collected although nothing is ready; None: no limit."""
         ...
 
     def close(self) -> None:
-        """Ends what still runs. May be called again."""
+        """Ends what still runs. May be called again, also after an interrupted call."""
         ...
 
 
-class Measurer(Protocol):
-    """Verifies and times compiled points of one problem on one device."""
+class Compiler(Waited, Protocol):
+    """Compiles sources while other work goes on, or a batch.
 
-    def measure(self, job: Job, best_ms: float | None) -> TrialResult:
-        """Verifies and times one point. Failures of the point are values.
+    Attributes:
+        jobs: how many it compiles at once.
+    """
+
+    jobs: int
+
+    @property
+    def load(self) -> int:
+        """How many it is busy with, abandoned ones included."""
+        ...
+
+    def submit(self, source: KernelSource) -> int:
+        """Takes one; `collect` answers under the number."""
+        ...
+
+    def collect(self) -> list[tuple[int, Artifact | CompileError]]:
+        """What has finished.
+
+        Raises:
+            ColdforgeError: what no source would survive: no compiler, a full disk.
+        """
+        ...
+
+    def abandon(self, numbers: Iterable[int]) -> None:
+        """Takes some back: they are not answered."""
+        ...
+
+    def compile(self, sources: Sequence[KernelSource]) -> Iterator[tuple[int, Artifact | CompileError]]:
+        """Waits: yields (position in ``sources``, what came of it) as each finishes."""
+        ...
+
+
+class Measurer(Waited, Protocol):
+    """Verifies and times compiled points of one problem on one device, one at a time."""
+
+    def begin(self, job: Job, best_ms: float | None, handed_over: Callable[[], None]) -> None:
+        """Has one point verified and timed; `poll` answers. Failures of the point are values.
 
         Args:
             best_ms: the best time so far; a point that is surely much slower may be timed less carefully.
+            handed_over: called once, right before the device gets the point.
+
+        Raises:
+            ColdforgeError: the device itself is unusable.
+        """
+        ...
+
+    def poll(self) -> TrialResult | None:
+        """The result, once it is there.
 
         Raises:
             ColdforgeError: the device itself is unusable.
@@ -59,9 +107,28 @@ class Measurer(Protocol):
         ...
 
     def finals(self, jobs: Sequence[Job]) -> list[TrialResult]:
-        """Times the points again, interleaved, and answers one result for each, in order."""
+        """Waits: times the points again, interleaved, and answers one result for each, in order."""
         ...
 
-    def close(self) -> None:
-        """Ends the worker. May be called again, also after an interrupted call."""
+
+class Record(Protocol):
+    """Which points were being tried when a tuner died: see `attempts.Attempts`."""
+
+    def begin(self, point_key: str) -> None:
+        """Notes that a point is about to run."""
         ...
+
+    def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
+        """The points not to be tried again."""
+        ...
+
+
+class NoRecord:
+    """Remembers nothing."""
+
+    def begin(self, point_key: str) -> None:
+        """Forgets it."""
+
+    def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
+        """None."""
+        return ()

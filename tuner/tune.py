@@ -1,108 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tuning loop: ask, compile, time, record, until enough configs are finished; then the finals.
 
-Outcomes are values: a variant that does not compile, is wrong, hangs or crashes is recorded and the loop
-    goes on. Each
-outcome is committed at once, so that any end (Ctrl-C, a kill, a power cut) keeps what was finished, and the
-same command continues from there.
+Outcomes are values: a variant that does not compile, is wrong, hangs or crashes is recorded and the loop goes
+on. Each outcome is committed at once, so that any end (Ctrl-C, a kill, a power cut) keeps what was finished,
+and the same command continues from there.
+
+One thread turns in the loop. What is urgent comes first in each turn: the device gets its next config, then
+what it did is committed, then another config is asked for and goes to the compilers; only when there is
+nothing to do does it wait, for any of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections import deque
 from typing import Any
 
 from ..codegen.compile import Artifact
-from ..codegen.errors import CompileError
+from ..codegen.errors import CompileError, DeclarationError
+from .accounts import Accounts
+from .equipment import Equipment, TuneOptions
 from .finals import Finals, choose_finalists, decide, keep_provisional
-from .interrupts import Interrupts
+from .known import KnownCode, completed, heavy_spill, not_compiled
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
-from .progress import Progress, Snapshot
+from .progress import Snapshot
 from .search import DEFAULT_SAMPLER, FeasibleSet, Point, Search, sampler_named
-from .study import Study, finished_count, tally
-from .tools import Compiler, Job, Measurer
+from .stream import Flight, Stream
+from .study import Study, tally
+from .tools import Job
 
-DEFAULT_TRIALS = 200
-# Outcomes that the machine code decides: the same code has them again. A time limit or a crash may be bad
-# luck.
-_REPEATABLE = (TrialOutcome.OK, TrialOutcome.WRONG_RESULT)
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """How far and how to search.
-
-    Attributes:
-        trials: the study's total of distinct finished configs; no limit when None.
-        time_budget_s: seconds of searching in this run; no limit when None.
-        sampler: its name; the default one when None.
-        seed: of the sampler's random draws.
-        batch: configs asked for and compiled together.
-        finalists: configs that are timed again at the end, the defaults not counted.
-    """
-
-    trials: int | None = DEFAULT_TRIALS
-    time_budget_s: float | None = None
-    sampler: str | None = None
-    seed: int = 0
-    batch: int = 1
-    finalists: int = 8
-
-
-@dataclass
-class RunCounts:
-    """What this run did.
-
-    Attributes:
-        added: finished configs recorded.
-        reused: of those, recorded without timing because their machine code was timed before.
-        compile_s, measure_s: seconds spent.
-    """
-
-    added: int = 0
-    reused: int = 0
-    compile_s: float = 0.0
-    measure_s: float = 0.0
+_LOOK_EVERY_S = 1.0
+_SUSPECT = "the tuner ended twice while it ran"
 
 
 class Tuner:
     """One run on one study. Use `run` once."""
 
     def __init__(
-        self,
-        plan: Plan,
-        study: Study,
-        feasible: FeasibleSet,
-        compiler: Compiler,
-        measurer: Measurer,
-        progress: Progress,
-        options: TuneOptions,
-        guard: Interrupts,
-        clock: Callable[[], float] = time.monotonic,
+        self, plan: Plan, study: Study, feasible: FeasibleSet, equipment: Equipment, options: TuneOptions
     ) -> None:
         """Rebuilds the sampler from the study; touches no compiler and no device.
 
         Args:
             feasible: the plan's feasible set, fresh; this run marks in it what was seen.
-            guard: entered by the caller, and kept until it has said how the run ended.
 
         Raises:
             UnknownName: no such sampler.
         """
-        self.plan, self.study, self.options = plan, study, options
-        self.counts = RunCounts()
-        self._compiler, self._measurer, self._progress = compiler, measurer, progress
-        self._guard, self._clock = guard, clock
-        self._started = clock()
-        self.feasible = feasible
+        self.plan, self.study, self.options, self.feasible = plan, study, options, feasible
+        self._tools, self._guard, self._clock = equipment, equipment.guard, equipment.clock
+        self._started = self._looked = self._clock()
+        self.accounts = Accounts(self._clock)
         self.sampler = options.sampler or DEFAULT_SAMPLER
         self._search = Search(feasible, sampler_named(self.sampler), study.trials(), options.seed)
-        self._results = study.results()
-        self._by_code = {key: r for r in reversed(self._results) if (key := _code_key(r)) is not None}
+        self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
+        self._asked = 0
+        self._take_in(study.results())
+        self._known = KnownCode(self._results)
+        # Judged and not committed yet; what the device did comes first.
+        self._judged: deque[tuple[Flight, TrialResult]] = deque()
         self._provisional: tuple[Job, TrialResult] | None = None  # the best, when this run found it
 
     @property
@@ -127,7 +84,7 @@ class Tuner:
         try:
             self.study.touch()
             self._search_all()
-            if self._best() is None:
+            if self._best is None:
                 return "failed"
             self._finals()
             return "ok"
@@ -137,126 +94,231 @@ class Tuner:
                     keep_provisional(self.plan, self.study, *self._provisional)
             return "stopped"
         finally:
-            self._progress.close()
+            self._tools.progress.close()
+
+    # --- the loop ---
 
     def _search_all(self) -> None:
-        candidates = self._candidates()
         try:
-            for index, candidate in candidates:
-                self._show("timing")
-                began = self._clock()
-                result = self._judge(candidate)
-                self.counts.measure_s += self._clock() - began
-                with self._guard.shielded():
-                    self._record(index, result, candidate)
-                self._show("timing")
-                if self._out_of_time():
-                    break
+            self._give_up_suspects()
+            while self._turn():
+                pass
         finally:
-            candidates.close()
+            self.accounts.pause()
+            with self._guard.shielded():
+                while self._judged:
+                    self._commit()
+                self._withdraw(self._stream.withdraw())
+                if self._stream.running is not None:
+                    self._withdraw([self._stream.running.index])
 
-    def _candidates(self) -> Generator[tuple[int, Job | TrialResult], None, None]:
-        """The points to judge, each compiled, or with the result that spared it.
+    def _turn(self) -> bool:
+        """One turn of the loop; False when there is nothing left to do."""
+        self._collect()
+        self._poll()
+        self._launch()
+        self._note_state()
+        if self._judged:
+            with self._guard.shielded():
+                self._commit()
+            self._show()
+            return True
+        if self._ask():
+            return True
+        if self._stream.running is None and (not len(self._stream) or self._out_of_time()):
+            return False
+        self._show()
+        budget = self.options.time_budget_s
+        self._stream.wait(None if budget is None or self._out_of_time() else budget - self.seconds)
+        return True
 
-        A batch is compiled whole before any of it is yielded, so that no compiler disturbs a timing.
-        Overlapping the two is a change of this function alone.
-        """
-        while (wanted := self._wanted()) > 0:
-            batch = self._search.ask(wanted)
-            if not batch:
+    def _collect(self) -> None:
+        """Takes in what the compilers did."""
+        counts = self.accounts.counts
+        for flight, answer in self._stream.collect():
+            if not isinstance(answer, Artifact):
+                self._judged.append((flight, not_compiled(flight.point, answer)))
+                continue
+            counts.compiled += 1
+            counts.cached += answer.cached
+            self.accounts.add({"compile": 0.0 if answer.cached else answer.seconds})
+
+    def _poll(self) -> None:
+        """Takes in what the device did."""
+        with self._guard.shielded():
+            found = self._stream.poll()
+            if found is None:
                 return
-            compiled: dict[int, Job | TrialResult] = {}
-            try:
-                self._show("compiling")
-                compiled = self._compile(batch)
-                for index in list(batch):
-                    yield index, compiled[index]
-                    batch.remove(index)
-            finally:
-                for index in batch:
-                    if index in self._search.pending:
-                        self._search.withdraw(index)
+            flight, result = found
+            assert flight.job is not None
+            result = completed(result, flight.job, self._facts(flight.job))
+            self.accounts.add(result.details.get("phase_s", {}))
+            self.accounts.counts.resource_failures += result.outcome is TrialOutcome.RESOURCE_LIMIT
+            self._known.learn(result)
+            self._note_best(result)
+            self._judged.appendleft((flight, result))
 
-    def _wanted(self) -> int:
-        """How many points the next batch has."""
-        if self._out_of_time():
-            return 0
-        self._catch_up()
+    def _launch(self) -> None:
+        """Gives the device its next config; those that need none are judged on the way."""
+        while self._stream.ready and self._stream.running is None and not self._out_of_time():
+            if self._near_end and self._judged:
+                return  # what is judged is committed first, then others' work is looked at: none too many
+            self._look()
+            if not self._stream.ready:
+                return
+            flight = self._stream.ready.pop(0)
+            result = self._without_device(flight)
+            if result is not None:
+                self._judged.append((flight, result))
+                continue
+            best_ms = self._best.time_ms if self._best else None
+            key = flight.point.key
+            self._stream.begin(flight, best_ms, lambda key=key: self._tools.record.begin(key))
+
+    def _without_device(self, flight: Flight) -> TrialResult | None:
+        """The result of a config that need not run; None when it must."""
+        assert flight.job is not None
+        job, counts = flight.job, self.accounts.counts
+        try:
+            facts = self._facts(job)
+        except DeclarationError as error:
+            return not_compiled(job.point, error)
+        known = self._known.result_for(job, facts)
+        if known is not None:
+            counts.reused += 1
+            return known
+        if flight.index in self.feasible.defaults:
+            return None
+        reason = heavy_spill(job.artifact.resources, self.options.spill_limit_bytes)
+        if reason is None:
+            return None
+        counts.skipped_spilling += 1
+        return completed(TrialResult(TrialOutcome.RESOURCE_LIMIT, reason), job, facts)
+
+    def _facts(self, job: Job) -> dict[str, Any]:
+        return {
+            "launch": self.plan.launch(job.point).to_dict(),
+            "compile_s": job.artifact.seconds,
+            "source_digest": job.source.digest,
+        }
+
+    def _ask(self) -> bool:
+        """Asks for one config and gives it to the compilers, if one is wanted; whether it did."""
+        if not self._stream.has_room or self._out_of_time():
+            return False
+        self._look()
+        if (left := self._left()) is not None and left <= 0:
+            return False
+        with self.accounts.phase("ask"):
+            asked = self._search.ask(1)
+        if not asked:
+            return False
+        (index,) = asked
+        self._asked += 1
+        point = self.feasible.points[index]
+        try:
+            with self.accounts.phase("render"):
+                source = self.plan.source(point)
+        except DeclarationError as error:  # a template that fails for this config
+            self._judged.append((Flight(index, self._asked, point, None), not_compiled(point, error)))
+            return True
+        self._stream.submit(Flight(index, self._asked, point, source))
+        return True
+
+    # --- what others did, and how much is left ---
+
+    def _left(self) -> int | None:
+        """How many more configs to ask for; None: no limit."""
         if self.options.trials is None:
-            return self.options.batch
-        return min(self.options.batch, self.options.trials - finished_count(self._results))
+            return None
+        return self.options.trials - len(self._finished) - len(self._judged) - len(self._stream)
+
+    @property
+    def _near_end(self) -> bool:
+        trials = self.options.trials
+        return trials is not None and trials - len(self._finished) <= 2 * self._stream.window
+
+    def _look(self) -> None:
+        """Takes in, now and then, what other runs on this study stored, so that they share the work; before
+        each step when few are left to do, so that together they do not exceed the total."""
+        if self._judged:  # the study does not hold yet what is known here
+            return
+        if not self._near_end and self._clock() - self._looked < _LOOK_EVERY_S:
+            return
+        with self.accounts.phase("look"):
+            self._catch_up()
+        self._withdraw(self._stream.withdraw_last(-(self._left() or 0)))
 
     def _catch_up(self) -> None:
-        """Takes in what another run on this study stored meanwhile, so that the two share the work."""
+        self._looked = self._clock()
         trials = self.study.trials()
         if len(trials) > len(self._results):
-            self._search.learn(trials)
-            self._results = self.study.results()
+            running = self._stream.running
+            gone = self._search.learn(trials, keep=None if running is None else running.index)
+            self._stream.withdraw(lambda flight: flight.index in gone)
+            self._take_in(self.study.results())
+
+    def _take_in(self, results: list[TrialResult]) -> None:
+        """Makes these the study's results."""
+        self._results = results
+        self._finished: set[str] = set()
+        self._best: TrialResult | None = None
+        for result in results:
+            self._count(result)
+            self._note_best(result)
+
+    def _count(self, result: TrialResult) -> None:
+        if result.outcome is not TrialOutcome.ILLEGAL:
+            self._finished.add(Point(result.template, result.config).key)
+
+    def _note_best(self, result: TrialResult) -> None:
+        if not result.ok or result.time_ms is None:
+            return
+        if self._best is None or result.time_ms < (self._best.time_ms or 0.0):
+            self._best = result
+
+    def _withdraw(self, indices: list[int]) -> None:
+        for index in indices:
+            self._search.withdraw(index)
 
     def _out_of_time(self) -> bool:
         budget = self.options.time_budget_s
         return budget is not None and self.seconds >= budget
 
-    def _compile(self, batch: list[int]) -> dict[int, Job | TrialResult]:
-        began = self._clock()
-        points = [self.feasible.points[index] for index in batch]
-        sources = [self.plan.source(point) for point in points]
-        done: dict[int, Job | TrialResult] = {}
-        for position, answer in self._compiler.compile(sources):
-            point = points[position]
-            if isinstance(answer, Artifact):
-                done[batch[position]] = Job(point, sources[position], answer)
-            else:
-                done[batch[position]] = _not_compiled(point, answer)
-        self.counts.compile_s += self._clock() - began
-        return done
+    # --- results ---
 
-    def _judge(self, candidate: Job | TrialResult) -> TrialResult:
-        if isinstance(candidate, TrialResult):
-            return candidate
-        artifact, point = candidate.artifact, candidate.point
-        launch = self.plan.launch(point).to_dict()
-        facts = {"launch": launch, "compile_s": artifact.seconds, "source_digest": candidate.source.digest}
-        probe = TrialResult(TrialOutcome.OK, code_digest=artifact.code_digest, details=facts)
-        key = _code_key(probe)
-        known = self._by_code.get(key) if key else None
-        if known is not None:
-            self.counts.reused += 1
-            same = Point(known.template, known.config).key
-            details = {**known.details, **facts, "same_code_as": known.details.get("same_code_as", same)}
-            return dataclasses.replace(
-                known, template=point.template, config=point.config, seconds=0.0, details=details
-            )
-        best = self._best()
-        result = self._measurer.measure(candidate, best.time_ms if best else None)
-        return dataclasses.replace(
-            result,
-            template=point.template,
-            config=point.config,
-            code_digest=artifact.code_digest,
-            resources=artifact.resources.to_dict(),
-            details={**result.details, **facts},
-        )
+    def _give_up_suspects(self) -> None:
+        """Records configs that tuners died of, which are not tried again."""
+        suspects = self._tools.record.suspects(self._finished)
+        if not suspects:
+            return
+        by_key = {point.key: index for index, point in enumerate(self.feasible.points)}
+        for index in (by_key[key] for key in suspects if key in by_key):
+            if self._search.claim(index):
+                point = self.feasible.points[index]
+                result = TrialResult(
+                    TrialOutcome.CRASH, _SUSPECT, template=point.template, config=point.config
+                )
+                self._judged.append((Flight(index, 0, point, None), result))
 
-    def _record(self, index: int, result: TrialResult, candidate: Job | TrialResult) -> None:
-        seconds = result.seconds + float(result.details.get("compile_s", 0.0))
+    def _commit(self) -> None:
+        """Stores the first of the judged configs."""
+        flight, result = self._judged[0]
+        index, counts = flight.index, self.accounts.counts
         # Said of each: a result that came by its machine code has the details of another config.
         details = {**result.details, "default": index in self.feasible.defaults}
-        result = dataclasses.replace(result, details=details)
-        point = self.feasible.points[index]
-        self.study.record(point, result, self.feasible.distributions_of(index), seconds)
-        self._search.tell(index, result.time_ms if result.ok else None)
-        self._results.append(result)
-        self.counts.added += result.outcome is not TrialOutcome.ILLEGAL
-        key = _code_key(result)
-        if key is not None:
-            self._by_code.setdefault(key, result)
-        if isinstance(candidate, Job) and result is self._best():
-            self._provisional = (candidate, result)
-
-    def _best(self) -> TrialResult | None:
-        timed = [r for r in self._results if r.ok and r.time_ms is not None]
-        return min(timed, key=lambda r: r.time_ms or 0.0, default=None)
+        seconds = result.seconds + float(result.details.get("compile_s", 0.0))
+        stored = dataclasses.replace(result, details=details)
+        with self.accounts.phase("record"):
+            self.study.record(flight.point, stored, self.feasible.distributions_of(index), seconds)
+        self._judged.popleft()
+        self._search.tell(index, stored.time_ms if stored.ok else None)
+        self._results.append(stored)
+        self._count(stored)
+        self._note_best(stored)
+        counts.added += stored.outcome is not TrialOutcome.ILLEGAL
+        if flight.job is not None and (self._best is result or self._best is stored):
+            self._provisional = (flight.job, stored)
 
     def _finals(self) -> None:
         """Times the best again and stores the winner; nothing to do when no trial came since the last
@@ -266,13 +328,8 @@ class Tuner:
         if self.study.winner_is_current(len(self._results)):
             return
         self._show("finals")
-        chosen = choose_finalists(self._results, self.plan, self.options.finalists)
-        began = self._clock()
-        jobs = self._finalist_jobs(chosen)
-        self.counts.compile_s += self._clock() - began
-        began = self._clock()
-        finals = Finals(jobs, self._measurer.finals(jobs))
-        self.counts.measure_s += self._clock() - began
+        jobs = self._finalist_jobs(choose_finalists(self._results, self.plan, self.options.finalists))
+        finals = Finals(jobs, self._tools.measurer.finals(jobs))
         with self._guard.shielded():
             decide(self.plan, self.study, finals, len(self._results))
 
@@ -280,54 +337,49 @@ class Tuner:
         """Compiled again through the cache: some may be from an earlier run."""
         sources = [self.plan.source(point) for point in points]
         compiled: dict[int, Job] = {}
-        for position, answer in self._compiler.compile(sources):
+        for position, answer in self._tools.compiler.compile(sources):
             if isinstance(answer, CompileError):
                 continue  # it compiled before; leave it out rather than lose the finals
             compiled[position] = Job(points[position], sources[position], answer)
         return [compiled[position] for position in sorted(compiled)]
 
-    def _show(self, phase: str) -> None:
-        best = self._best()
-        snapshot = Snapshot(
-            phase=phase,
-            done=finished_count(self._results),
-            total=self._total(),
-            added=self.counts.added,
-            seconds=self.seconds,
-            budget_s=self.options.time_budget_s,
-            best=best,
-            outcomes=tally(self._results),
-        )
-        self._progress.update(snapshot)
+    # --- what is shown ---
 
-    def _total(self) -> int:
+    def _note_state(self) -> None:
+        compiling = self._stream.compiling / self._tools.compiler.jobs
+        self.accounts.state(self._stream.running is not None, compiling)
+
+    def _show(self, phase: str = "") -> None:
+        done = len(self._finished)
         limit = self.options.trials
         total = len(self.feasible) if limit is None else min(limit, len(self.feasible))
-        return max(total, finished_count(self._results))  # an earlier run may have gone further
+        snapshot = Snapshot(
+            phase=phase or ("compiling" if self._stream.running is None else "timing"),
+            done=done,
+            total=max(total, done),  # an earlier run may have gone further
+            added=self.accounts.counts.added,
+            seconds=self.seconds,
+            budget_s=self.options.time_budget_s,
+            best=self._best,
+            outcomes=tally(self._results),
+        )
+        self._tools.progress.update(snapshot)
 
     def numbers(self) -> dict[str, Any]:
         """Counts and rates of this run, for the JSON."""
-        counts, seconds = self.counts, self.seconds
+        counts, seconds = self.accounts.counts, self.seconds
         return {
             "seconds": round(seconds, 3),
             "added": counts.added,
+            "compiled": counts.compiled,
+            "from_cache": counts.cached,
             "reused_code": counts.reused,
-            "finished": finished_count(self._results),
+            "resource_failures": counts.resource_failures,
+            "skipped_spilling": counts.skipped_spilling,
+            "finished": len(self._finished),
             "feasible_configs": len(self.feasible),
-            "compile_seconds": round(counts.compile_s, 3),
-            "measure_seconds": round(counts.measure_s, 3),
+            "compile_seconds": round(self.accounts.seconds["compile"], 3),
+            "measure_seconds": round(self.accounts.device_s, 3),
             "trials_per_minute": round(60.0 * counts.added / seconds, 2) if seconds > 0 else 0.0,
+            "profile": self.accounts.profile(),
         }
-
-
-def _not_compiled(point: Point, error: CompileError) -> TrialResult:
-    reason = " ".join(str(error).split())
-    return TrialResult(TrialOutcome.COMPILE_ERROR, reason, template=point.template, config=point.config)
-
-
-def _code_key(result: TrialResult) -> tuple[Any, ...] | None:
-    """What decides a result: machine code and launch geometry. None where the result would not repeat."""
-    launch = result.details.get("launch")
-    if result.outcome not in _REPEATABLE or not result.code_digest or not launch:
-        return None
-    return (result.code_digest, *sorted(launch.items()))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import KernelSource
 from coldforge.codegen.space_file import load_space
 from coldforge.codegen.target import Target
+from coldforge.tuner.equipment import Equipment, TuneOptions
 from coldforge.tuner.interrupts import Interrupts
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.plan import Plan, Toolchain
 from coldforge.tuner.progress import Snapshot
 from coldforge.tuner.study import Study, open_study
 from coldforge.tuner.tools import Job
-from coldforge.tuner.tune import TuneOptions, Tuner
+from coldforge.tuner.tune import Tuner
 
 TARGET = Target("cpu", "x86-64-v3", "a CPU", {"threads": 2, "llc_bytes": 1 << 25, "vector_bytes": 32})
 TOOLCHAIN = Toolchain("g++ 12.2.0", ("-O3",), "", "1")
@@ -71,62 +72,116 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class PretendCompiler:
-    """Every source compiles, except where ``refuse`` says so; the machine code is that of ``code`` (a
-    config).
-    """
+class World:
+    """Pretended time: what is under way ends at its time, and waiting goes to the next end."""
 
     def __init__(self) -> None:
+        self.now = 0.0
+        self.ends: list[float] = []
+
+    def wait(self, things: Sequence[Any], limit_s: float | None) -> None:
+        """As `multiprocessing.connection.wait`, without waiting."""
+        now, ends = self.now, [*self.ends, *([] if limit_s is None else [self.now + limit_s])]
+        assert ends, "it would wait for ever"
+        self.now = max(now, min(ends))
+        self.ends = [end for end in self.ends if end > self.now]
+
+
+class PretendCompiler:
+    """Every source compiles, except where ``refuse`` says so; the machine code is that of ``code`` (a
+    config). What is compiled at the same time is answered last first.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.jobs, self.seconds = 1, 0.0
         self.refuse: Callable[[KernelSource], bool] = lambda source: False
         self.code: Callable[[KernelSource], str] = lambda source: source.digest
-        self.running = False
+        self.spills: Callable[[KernelSource], int] = lambda source: 0
         self.compiled: list[str] = []
-        self.batches: list[int] = []
+        self.most_load = 0
+        self._under_way: dict[int, tuple[float, KernelSource]] = {}
+        self._numbers = 0
+
+    waitables: Sequence[Any] = ()
+
+    @property
+    def patience_s(self) -> float | None:
+        return 0.0 if any(end <= self._world.now for end, _ in self._under_way.values()) else None
+
+    @property
+    def load(self) -> int:
+        return len(self._under_way)
+
+    def submit(self, source: KernelSource) -> int:
+        end = self._world.now + self.seconds
+        self._world.ends.append(end)
+        self._numbers += 1
+        self._under_way[self._numbers] = (end, source)
+        self.most_load = max(self.most_load, self.load)
+        assert self.load <= self.jobs
+        return self._numbers
+
+    def collect(self) -> list[tuple[int, Artifact | CompileError]]:
+        done = [number for number, (end, _) in self._under_way.items() if end <= self._world.now]
+        return [(number, self._answer(self._under_way.pop(number)[1])) for number in reversed(done)]
+
+    def abandon(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self._under_way[number]
 
     def compile(self, sources: Sequence[KernelSource]) -> Iterator[tuple[int, Artifact | CompileError]]:
-        self.running = True
-        self.batches.append(len(sources))
-        try:
-            for position in reversed(range(len(sources))):
-                source = sources[position]
-                self.compiled.append(source.name)
-                if self.refuse(source):
-                    yield position, CompileError(f"{source.name}: error: no\nsuch thing", log="the log")
-                    continue
-                resources, path = Resources(code_bytes=100), Path("/nonexistent.so")
-                code = digest_of(self.code(source))
-                yield (
-                    position,
-                    Artifact(path, source.digest, source.name, resources, code, "g++", ("-O3",), 0.2),
-                )
-        finally:
-            self.running = False
+        for position in reversed(range(len(sources))):
+            yield position, self._answer(sources[position])
+
+    def _answer(self, source: KernelSource) -> Artifact | CompileError:
+        self.compiled.append(source.name)
+        if self.refuse(source):
+            return CompileError(f"{source.name}: error: no\nsuch thing", log="the log")
+        resources = Resources(code_bytes=100, spill_store_bytes=self.spills(source))
+        code, path = digest_of(self.code(source)), Path("/nonexistent.so")
+        return Artifact(path, source.digest, source.name, resources, code, "g++", ("-O3",), 0.2)
 
     def close(self) -> None:
-        self.running = False
+        self._under_way.clear()
 
 
 class PretendWorker:
     """Times a config by a digest of it; ``outcome`` may make some fail, ``before`` may do anything first."""
 
-    def __init__(self, compiler: PretendCompiler) -> None:
-        self._compiler = compiler
+    def __init__(self, world: World) -> None:
+        self._world, self.seconds = world, 0.0
         self.outcome: Callable[[Job], TrialOutcome] = lambda job: TrialOutcome.OK
         self.before: Callable[[int], None] = lambda number: None
         self.measured: list[str] = []
         self.finalists: list[str] = []
+        self._under_way: tuple[float, Job] | None = None
+
+    waitables: Sequence[Any] = ()
+
+    @property
+    def patience_s(self) -> float | None:
+        return 0.0 if self._under_way is not None and self._under_way[0] <= self._world.now else None
 
     def time_ms(self, job: Job) -> float:
         return 1.0 + int(digest_of(job.point.key)[:6], 16) / 0xFFFFFF
 
-    def measure(self, job: Job, best_ms: float | None) -> TrialResult:
-        assert not self._compiler.running, "a compiler ran while a variant was timed"
+    def begin(self, job: Job, best_ms: float | None, handed_over: Callable[[], None]) -> None:
+        assert self._under_way is None
+        handed_over()
         self.before(len(self.measured))
         self.measured.append(job.point.key)
+        self._under_way = (self._world.now + self.seconds, job)
+        self._world.ends.append(self._under_way[0])
+
+    def poll(self) -> TrialResult | None:
+        if self._under_way is None or self._under_way[0] > self._world.now:
+            return None
+        job, self._under_way = self._under_way[1], None
         outcome = self.outcome(job)
         if outcome is not TrialOutcome.OK:
             return TrialResult(outcome, f"pretended {outcome.value}", seconds=0.1)
-        details = {"floor_ms": 0.5}
+        details = {"floor_ms": 0.5, "phase_s": {"verify": 0.25, "time": 0.5}}
         return TrialResult(outcome, time_ms=self.time_ms(job), error=1e-7, seconds=0.1, details=details)
 
     def finals(self, jobs: Sequence[Job]) -> list[TrialResult]:
@@ -139,6 +194,20 @@ class PretendWorker:
 
     def close(self) -> None:
         pass
+
+
+class PretendRecord:
+    """Of what is being tried."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.suspected: tuple[str, ...] = ()
+
+    def begin(self, point_key: str) -> None:
+        self.begun.append(point_key)
+
+    def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
+        return tuple(key for key in self.suspected if key not in finished)
 
 
 class Silent:
@@ -162,30 +231,33 @@ class Bench:
         self.plan = plan or make_plan(folder)
         self.inputs = self.plan.inputs()
         self.storage = optuna.storages.InMemoryStorage()
-        self.compiler = PretendCompiler()
-        self.worker = PretendWorker(self.compiler)
+        self.world = World()
+        self.compiler = PretendCompiler(self.world)
+        self.worker = PretendWorker(self.world)
+        self.record = PretendRecord()
         self.progress = Silent()
         self.tuner: Tuner | None = None
-        self.now = 0.0
 
     @property
     def study(self) -> Study:
         return open_study(self.storage, self.inputs)
 
-    def tune(self, **options: Any) -> str:
+    def tune(self, *, jobs: int = 1, **options: Any) -> str:
+        self.compiler.jobs = jobs
         with Interrupts() as guard:
-            tuner = self.tuner = Tuner(
-                self.plan,
-                self.study,
-                self.plan.feasible(),
-                self.compiler,
-                self.worker,
-                self.progress,
-                TuneOptions(**options),
-                guard,
-                lambda: self.now,
+            equipment = Equipment(
+                *(self.compiler, self.worker, self.progress, guard, self.record),
+                clock=lambda: self.world.now,
+                wait=self.world.wait,
             )
-            return tuner.run()
+            tuner = self.tuner = Tuner(
+                self.plan, self.study, self.plan.feasible(), equipment, TuneOptions(**options)
+            )
+            try:
+                return tuner.run()
+            finally:
+                self.compiler.close()
+                self.worker._under_way = None
 
     def keys(self) -> list[str]:
         return [f"{t.params}" for t in self.study.trials()]

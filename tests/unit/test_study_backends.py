@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions that name a study, and the size of a batch."""
+"""The versions that name a study."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from coldforge.codegen.target import Target
 from coldforge.tuner import backends
 
 CPU = Target("cpu", "x86-64-v3", "a CPU", {"threads": 2})
-
-
-@pytest.mark.parametrize(("jobs", "expected"), [(1, 1), (2, 2), (8, 8), (64, 8)])
-def test_batch_size(jobs: int, expected: int) -> None:
-    assert backends.batch_size(jobs) == expected
 
 
 @pytest.mark.parametrize(

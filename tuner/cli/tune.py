@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +15,7 @@ from ...codegen.errors import InputError
 from ...codegen.problem import Problem, make_problem
 from ...codegen.settings import Settings, load_settings
 from ...codegen.target import Target, detect
+from ..limits import DEFAULT_TRIALS, SPILL_LIMIT_BYTES
 from . import options
 from .output import print_json
 
@@ -39,6 +40,7 @@ class _Command:
     time_budget: float | None
     sampler: str | None
     seed: int
+    spill_limit: int | None
     storage: str | None
 
 
@@ -50,6 +52,19 @@ class _Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value} is not a finite number of seconds.", param, ctx)
         return seconds
+
+
+class _Bytes(click.ParamType):
+    """A number of bytes, or "off" for no limit (None)."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        if value == "off":
+            return None
+        if not str(value).isascii() or not str(value).isdigit():
+            self.fail(f"{value!r} is neither a number of bytes nor off.", param, ctx)
+        return int(value)
 
 
 @click.command("tune")
@@ -82,6 +97,15 @@ class _Seconds(click.FloatRange):
 )
 @click.option("--sampler", metavar="NAME", help="tpe (default), random or exhaustive.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the sampler.")
+@click.option(
+    "--spill-limit",
+    type=_Bytes(),
+    default=str(SPILL_LIMIT_BYTES),
+    show_default=True,
+    metavar="BYTES|off",
+    help="Do not run a config whose kernel spills more bytes of registers a thread (stores and loads, as the "
+    "compiler reports them): it is recorded as resource_limit. A template's default runs anyway.",
+)
 @click.option("--storage", metavar="URL", help="Where studies are kept [default: under COLDFORGE_HOME].")
 @click.option("--devices", default="all", metavar="all|0", show_default=True, help="Which devices to use.")
 @click.option("--warm-start", metavar="STUDY|auto", help="Begin with another study's best configs.")
@@ -160,7 +184,9 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     work = [(plan, plan.feasible()) for plan in plans]
     runs: list[dict[str, Any]] = []
     with Interrupts() as guard, storage_faults():
-        compiler, client = PoolCompiler(chosen.target, settings), WorkerClient(chosen.target, settings)
+        compiler = PoolCompiler(chosen.target, settings)
+        hushing = {"hush": compiler.hush, "unhush": compiler.unhush}
+        client = WorkerClient(chosen.target, settings, spare=True, **hushing)
         try:
             for plan, feasible in work:
                 study = open_study(storage, plan.inputs())
@@ -171,8 +197,8 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
                     break
         finally:
             with guard.shielded():
-                compiler.close()
                 client.close()
+                compiler.close()
     return runs
 
 
@@ -186,18 +212,23 @@ def _tune_one(
     client: WorkerClient,
     guard: Interrupts,
 ) -> dict[str, Any]:
-    from ..backends import WorkerMeasurer, batch_size
+    from ..attempts import Attempts
+    from ..backends import WorkerMeasurer
+    from ..equipment import Equipment, TuneOptions
     from ..progress import open_progress
     from ..show import causes_of
     from ..summary import summarise
-    from ..tune import DEFAULT_TRIALS, TuneOptions, Tuner
+    from ..tune import Tuner
 
-    limit = DEFAULT_TRIALS if chosen.trials is None and chosen.time_budget is None else chosen.trials
-    limits = TuneOptions(limit, chosen.time_budget, chosen.sampler, chosen.seed, batch_size(settings.jobs))
+    trials = DEFAULT_TRIALS if chosen.trials is None and chosen.time_budget is None else chosen.trials
+    limits = TuneOptions(trials, chosen.time_budget, chosen.sampler, chosen.seed)
+    limits = replace(limits, spill_limit_bytes=chosen.spill_limit)
     progress = open_progress(f"{plan.problem.operator.name} {plan.problem.workload}")
     measurer = WorkerMeasurer(client, plan, chosen.catalogue.roots[1:])
-    tuner = Tuner(plan, study, feasible, compiler, measurer, progress, limits, guard)
-    status = tuner.run()
+    with Attempts(settings.home, study.name) as attempts:
+        equipment = Equipment(compiler, measurer, progress, guard, attempts)
+        tuner = Tuner(plan, study, feasible, equipment, limits)
+        status = tuner.run()
     search = {"sampler": tuner.sampler, "seed": chosen.seed}
     found = {**summarise(study, tuner.results), "failures": causes_of(tuner.results)}
     return {"status": status, **found, **tuner.numbers(), **search}

@@ -51,14 +51,36 @@ class Search:
                 feasible.unseen[index] = False
         self._study.add_trials(trials)
 
-    def learn(self, trials: Iterable[FrozenTrial]) -> None:
-        """Takes in finished trials that came from elsewhere; those known already, or asked for here, are
-        left out."""
+    def learn(self, trials: Iterable[FrozenTrial], keep: int | None = None) -> set[int]:
+        """Takes in finished trials that came from elsewhere; those known already are left out.
+
+        Args:
+            keep: a point that stays asked for whatever others did: it is being tried.
+
+        Returns:
+            Points that were asked for here and that others have finished: they are neither to be tried nor
+            told.
+        """
+        gone = set()
         for trial in trials:
             index = self.feasible.index_of(trial.params)
-            if index is not None and self.feasible.unseen[index]:
-                self.feasible.unseen[index] = False
-                self._study.add_trial(trial)
+            if index is None or index == keep:
+                continue
+            if index in self._pending:
+                self._study.tell(self._pending.pop(index), state=TrialState.FAIL)
+                gone.add(index)
+            elif not self.feasible.unseen[index]:
+                continue
+            self.feasible.unseen[index] = False
+            self._study.add_trial(trial)
+        return gone
+
+    def claim(self, index: int) -> bool:
+        """Asks for this very point; False when it was seen already."""
+        if not self.feasible.unseen[index]:
+            return False
+        self._await(index)
+        return True
 
     @property
     def pending(self) -> frozenset[int]:

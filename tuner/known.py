@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that need no device: of configs whose machine code was timed before, or that a rule leaves out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..codegen.compile import Resources
+from ..codegen.errors import ColdforgeError
+from .outcome import TrialOutcome, TrialResult
+from .search import Point
+from .tools import Job
+
+# Outcomes that the machine code decides: the same code has them again. A time limit, a crash, and memory that
+# lacks, may be bad luck.
+_REPEATABLE = (TrialOutcome.OK, TrialOutcome.WRONG_RESULT)
+
+Facts = Mapping[str, Any]
+"""Of a compiled config: ``launch``, ``compile_s``, ``source_digest``."""
+
+
+class KnownCode:
+    """Results by machine code and launch geometry, of everything that was judged."""
+
+    def __init__(self, results: Iterable[TrialResult] = ()) -> None:
+        self._by_code: dict[tuple[Any, ...], TrialResult] = {}
+        for result in results:
+            self.learn(result)
+
+    def learn(self, result: TrialResult) -> None:
+        """Remembers a result, the first of each code."""
+        key = _key(result.code_digest, result.details.get("launch"))
+        if key is not None and result.outcome in _REPEATABLE:
+            self._by_code.setdefault(key, result)
+
+    def result_for(self, job: Job, facts: Facts) -> TrialResult | None:
+        """The result that a config shares with one of the same machine code; None when there is none."""
+        key = _key(job.artifact.code_digest, facts["launch"])
+        known = None if key is None else self._by_code.get(key)
+        if known is None:
+            return None
+        same = Point(known.template, known.config).key
+        details = {**known.details, **facts, "same_code_as": known.details.get("same_code_as", same)}
+        point = job.point
+        return dataclasses.replace(
+            known, template=point.template, config=point.config, seconds=0.0, details=details
+        )
+
+
+def _key(code_digest: str, launch: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
+    return (code_digest, *sorted(launch.items())) if code_digest and launch else None
+
+
+def heavy_spill(resources: Resources, limit_bytes: int | None) -> str | None:
+    """Why a kernel that spills much is not run; None when it may be."""
+    spilled = resources.spill_store_bytes + resources.spill_load_bytes
+    if limit_bytes is None or spilled <= limit_bytes:
+        return None
+    return f"not run: its registers spill {spilled} bytes a thread (stores and loads), over {limit_bytes}"
+
+
+def not_compiled(point: Point, error: ColdforgeError) -> TrialResult:
+    """The result of a config whose source does not render or does not compile."""
+    reason = " ".join(str(error).split())
+    return TrialResult(TrialOutcome.COMPILE_ERROR, reason, template=point.template, config=point.config)
+
+
+def completed(result: TrialResult, job: Job, facts: Facts) -> TrialResult:
+    """A result with all that is known of its config."""
+    return dataclasses.replace(
+        result,
+        template=job.point.template,
+        config=job.point.config,
+        code_digest=job.artifact.code_digest,
+        resources=job.artifact.resources.to_dict(),
+        details={**result.details, **facts},
+    )
