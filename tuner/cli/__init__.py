@@ -22,7 +22,7 @@ class _Lazy(click.Group):
     needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS]  # the name `list` is that of the command's module once it was imported
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -39,7 +39,7 @@ def cli(traceback: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Exit codes: 0 success, 2 bad usage or input (one line on stderr), 1 anything else."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
         code = run(given)
     except Exception as error:

@@ -29,7 +29,7 @@ def parse_shape(text: str | None) -> dict[str, int]:
         name, equals, value = part.strip().partition("=")
         digits = value.strip().removeprefix("-")
         if not equals or not name.strip() or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
-            raise InputError(f"--shape {part.strip()!r}: expected NAME=INTEGER, as in --shape N=1,H=32")
+            raise InputError(f"--shape {part.strip()!r:.80}: expected NAME=INTEGER, as in --shape N=1,H=32")
         if name.strip() in shape:
             raise InputError(f"--shape gives {name.strip()} twice")
         shape[name.strip()] = int(value)
@@ -46,7 +46,7 @@ def parse_settings(items: tuple[str, ...]) -> dict[str, int | str]:
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name or not value:
-            raise InputError(f"--set {item!r}: expected NAME=VALUE, as in --set TILE_X=32")
+            raise InputError(f"--set {item!r:.80}: expected NAME=VALUE, as in --set TILE_X=32")
         if name in chosen:
             raise InputError(f"--set gives {name} twice")
         digits = value.removeprefix("-")
