@@ -19,10 +19,11 @@ from typing import Any
 import optuna
 import sqlalchemy.exc
 from optuna.exceptions import OptunaError, StorageInternalError
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import BaseStorage
 from sqlalchemy.engine import make_url
 
 from ..codegen.errors import ColdforgeError, InputError
+from .bulk_storage import BulkStorage
 
 _BUSY_TIMEOUT_S = 30
 _FIRST_OPEN_ATTEMPTS = 5
@@ -145,7 +146,7 @@ def _write_ahead(path: Path) -> None:
 def _open(url: str, shown: str, engine: dict[str, Any]) -> BaseStorage:
     for attempt in range(_FIRST_OPEN_ATTEMPTS):
         try:
-            return RDBStorage(url, engine_kwargs=engine)
+            return BulkStorage(url, engine_kwargs=engine)
         except ImportError as error:
             raise InputError(f"storage {shown}: its database driver is not installed ({error})") from None
         except (sqlalchemy.exc.NoSuchModuleError, sqlalchemy.exc.ArgumentError) as error:
