@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,24 @@ TARGET = cuda_target("sm_90")
 
 @dataclass(frozen=True)
 class Exercise:
-    """A config at a specialisation, with which some lines of a family's code are executed.
+    """What some lines of the templates' code are executed with: a config at a specialisation of a family, or
+    a kernel written for a test.
 
     Attributes:
+        family: exercises of one family stand in for each other.
         operator: of coldforge, or of the folder `operators` here.
         shape: words over the operator's workload `small`.
         config: what differs from the space's default.
+        kernel: of `accumulator_kernels`, in place of an operator.
     """
 
     name: str
     family: str
-    operator: str
-    shape: Mapping[str, int]
-    config: Mapping[str, int | str]
+    operator: str = ""
+    shape: Mapping[str, int] = field(default_factory=dict)
+    config: Mapping[str, int | str] = field(default_factory=dict)
     dtype: str = "fp32"
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,11 @@ class Tree:
             write_text(path, before)
 
     def faults(self, exercise: Exercise) -> tuple[Fault, ...]:
-        """What `coldforge check` says of the copy as it is, at one config."""
+        """What `coldforge check` says of the copy as it is, at one config; or the same of a test's kernel."""
+        if exercise.kernel:
+            import accumulator_kernels  # of tests/support
+
+            return accumulator_kernels.faults(exercise.kernel, self.cache)
         space, config, _, cases = self._prepare(exercise)
         return check_config(space, config, TARGET, cases, self.cache).faults
 
@@ -223,9 +231,10 @@ def key(fields: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def from_dict(mutation: Mutation, fields: Mapping[str, Any]) -> Result:
-    """The inverse of `to_dict`, of one that was caught."""
-    causes = {build: tuple(kinds) for build, kinds in fields["causes"].items()}
-    return Result(mutation, fields["outcome"], fields["exercise"], causes, fields.get("first_fault", ""))
+    """The inverse of `to_dict`."""
+    causes = {build: tuple(kinds) for build, kinds in fields.get("causes", {}).items()}
+    exercise, text = fields.get("exercise", ""), fields.get("first_fault", "")
+    return Result(mutation, fields["outcome"], exercise, causes or None, text)
 
 
 def to_dict(result: Result) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
     python tests/mutation/run.py --jobs 2 --out benchmarks/results/emulator_mutations.json
     python tests/mutation/run.py --only arrival    # those whose name has the word
-    python tests/mutation/run.py --keep --out ...  # goes on: what the file has as caught is not run again
+    python tests/mutation/run.py --keep --out ...  # goes on: what the file has and the list wants is kept
 
 Each mutation of mutations.yaml changes one line of a template or header, in a copy of the templates. What is
 rendered from the copy is executed in the emulator as `coldforge check` executes it. The exercises that the
@@ -40,6 +40,7 @@ _open = ExitStack()
 def _start(folder: str) -> None:
     """A process of its own gets a tree of its own, for all of its work."""
     global _tree
+    sys.path.append(str(Path(__file__).parents[1] / "support"))  # where pytest finds it by itself
     torch.set_num_threads(1)
     own = _open.enter_context(tempfile.TemporaryDirectory(dir=folder))
     _tree = Tree(Path(own), Cache(Path(folder) / "cache"))
@@ -116,14 +117,15 @@ def run_all(
 
 
 def kept(path: Path, mutations: Sequence[Mutation]) -> tuple[dict[str, Result], float]:
-    """What an earlier run caught, by the mutations' names, and the seconds it took."""
+    """What came of mutations in an earlier run, by their names, where the list agrees; its seconds."""
     document = json.loads(path.read_text("utf-8"))
     earlier = {mutants.key(each): each for each in document["mutations"]}
     found = {}
     for mutation in mutations:
         fields = earlier.get(mutants.key(mutants.to_dict(Result(mutation, ""))))
-        if fields is not None and fields["outcome"] == "caught" and not mutation.equivalent:
-            found[mutation.name] = mutants.from_dict(mutation, fields)
+        result = None if fields is None else mutants.from_dict(mutation, fields)
+        if result is not None and not surprises([result]):
+            found[mutation.name] = result
     return found, float(document["summary"]["seconds"])
 
 
@@ -152,7 +154,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--no-baseline", action="store_true", help="leave the unchanged templates out")
     parser.add_argument("--out", type=Path, help="write the results here")
-    parser.add_argument("--keep", action="store_true", help="keep what the file has as caught")
+    parser.add_argument("--keep", action="store_true", help="keep what the file has, where the list agrees")
     return parser.parse_args()
 
 
