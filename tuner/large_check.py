@@ -34,6 +34,7 @@ class LargeOutputs:
         self._device = device
         self._pairs: dict[tuple[Any, ...], tuple[GuardedTensor, GuardedTensor]] = {}
         self.judge = Judge(device.torch_device)
+        self.doubtful: set[int] = set()  # checks whose inputs a run that was broken off may have spoilt
 
     def pair(self, check: Check) -> tuple[GuardedTensor, GuardedTensor]:
         """Two outputs of a check's shape, poisoned."""
@@ -53,7 +54,6 @@ class LargeCheck:
     def __init__(self, device: Device, check: Check, outputs: LargeOutputs) -> None:
         self.check = check
         self._device, self._outputs = device, outputs
-        self._doubtful = False
 
     def run(self, kernel: Any, launch: Launch, *, workspace: bool) -> Verdict:
         """Judges a variant.
@@ -75,9 +75,10 @@ class LargeCheck:
             device.bind(kernel, launch, [*inputs, output.tensor, *beside], check.sizes, check.scalars)
             for output in pair
         ]
-        if self._doubtful:  # a run that was broken off may have spoilt them
+        doubtful = self._outputs.doubtful
+        if id(check) in doubtful:
             self._restore()
-        self._doubtful = True
+        doubtful.add(id(check))
         spilt = []
         for call in calls:
             if spilt and scratch is not None:
@@ -91,8 +92,10 @@ class LargeCheck:
         quick = self._outputs.judge.look(pair[0].tensor, check.expected) if check.expected.finite else None
         device.synchronize()
         found = flags.tolist()
-        self._doubtful = any(found)
-        if quick is not None and not self._doubtful:
+        if any(found):
+            self._restore()  # at once: later variants must not be judged on spoilt inputs
+        doubtful.discard(id(check))
+        if quick is not None and not any(found):
             ratio, error = summed(quick.tolist(), check.expected.norm)
             if ratio <= CERTAIN and 0.0 < error < math.inf:
                 return Verdict(True, "", error, ratio, 1)
@@ -127,7 +130,7 @@ class LargeCheck:
         return Verdict(not reason, named, judgement.error, judgement.ratio, 1)
 
     def _restore(self) -> None:
-        """Later variants must not be judged on spoilt inputs."""
+        """The inputs as they must be."""
         for buffer, pristine in zip(self.check.inputs, self.check.pristine, strict=True):
             if buffer is not None and pristine is not None:
                 buffer.storage.copy_(pristine)

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small checks in one go: all are run, then all run again, and one wait tells whether all is well.
+"""Many small checks in one go: all are run, each twice, and one wait tells whether all is well.
 
-On a GPU fifty shapes of a few thousand outputs cost nothing but launches and waits. So their inputs, outputs
-and workspaces lie in three allocations (`Arena`), each of which is poisoned, compared and judged as a whole,
-and what was found comes back as a few numbers. Only when something is amiss each check is looked at, on what
-its runs left behind.
-
-The second round goes backwards: what a kernel keeps from call to call then differs for each check, even
-where it comes back every other call, and what one check writes into another's output shows in one of the two.
+On a GPU fifty shapes of a few thousand outputs cost nothing but launches and waits. So their inputs lie in
+one allocation, the outputs of the first runs in another, those of the second runs in a third, and the
+workspaces likewise (`Arena`). Each is poisoned, compared and judged as a whole, and what was found comes back
+as a few numbers. Only when something is amiss each check is looked at, on what its runs left behind.
 """
 
 from __future__ import annotations
@@ -91,13 +88,14 @@ class SmallChecks:
         dtype, alignment = self.checks[0].problem.dtype.torch, device.alignment_bytes
         shapes = [check.problem.output.shape for check in self.checks]
         where = dtype, device.torch_device, alignment
-        self._outputs = Arena(shapes, *where, guard=OUTPUT_BYTE)
+        self._first = Arena(shapes, *where, guard=OUTPUT_BYTE)
+        self._second = Arena(shapes, *where, guard=OUTPUT_BYTE)
         self._inputs, self._bound, self._owners = _placed(self.checks, where)
         self._expected = _Expected.of(self.checks)
         total = sum(self._expected.lengths)
-        self._first = torch.empty(total, dtype=dtype, device=device.torch_device)
+        self._flat = torch.empty(total, dtype=dtype, device=device.torch_device)
         self._difference = torch.empty(total, device=device.torch_device)
-        self._scratch: dict[tuple[int, ...], Arena | None] = {}
+        self._scratch: dict[tuple[int, ...], tuple[Arena, ...]] = {}
         self._doubtful = False
 
     def run(self, kernel: Any, launches: Sequence[Launch], *, workspace: bool) -> Verdict:
@@ -116,60 +114,50 @@ class SmallChecks:
         if self._doubtful:  # a run that was broken off may have spoilt them
             self._inputs.poison()
         self._doubtful = True
-        spilt = self._round(calls, scratch)
-        self._keep(scratch)
-        spilt += self._round(calls[::-1], scratch)
-        spilt += [self._outputs.differs(), self._inputs.changed()]
-        figures = torch.cat((self._figures(), torch.stack(spilt).any().double().view(1)))
-        self._device.synchronize()
-        least, most, error, odd, amiss = figures.tolist()
-        ratio = max(-least, most)
-        if amiss or odd or not ratio <= CERTAIN or math.isnan(error):
-            return self._look(scratch, bool(amiss))
-        self._doubtful = False
-        return Verdict(True, "", error, ratio, len(self.checks))
-
-    def _round(self, calls: Sequence[Call], scratch: Arena | None) -> list[torch.Tensor]:
-        """Makes the calls into fresh poison: whether anything was written outside, on the device."""
-        memory = [self._outputs] if scratch is None else [self._outputs, scratch]
-        for one in memory:
+        guarded = (self._first, self._second, *scratch)
+        for one in guarded:
             one.poison()
         for call in calls:
             call()
-        return [one.outside() for one in memory]
+        spilt = [one.outside() for one in guarded]
+        amiss = torch.stack((*spilt, self._first.differs(self._second), self._inputs.changed())).any()
+        figures = torch.cat((self._figures(), amiss.double().view(1)))
+        self._device.synchronize()
+        least, most, error, odd, found = figures.tolist()
+        ratio = max(-least, most)
+        if found or odd or not ratio <= CERTAIN or math.isnan(error):
+            return self._look(scratch, bool(found))
+        self._doubtful = False
+        return Verdict(True, "", error, ratio, len(self.checks))
 
-    def _workspaces(self, sizes: tuple[int, ...]) -> Arena | None:
+    def _workspaces(self, sizes: tuple[int, ...]) -> tuple[Arena, ...]:
+        """Workspaces of the first and the second runs; none where no check has one."""
         if sizes not in self._scratch:
             if len(self._scratch) >= _KEPT_WORKSPACES:
                 self._scratch.clear()
-            on, alignment = self._device.torch_device, self._device.workspace_alignment_bytes
+            where = torch.uint8, self._device.torch_device, self._device.workspace_alignment_bytes
             shapes = [(size,) for size in sizes]
-            made = Arena(shapes, torch.uint8, on, alignment, guard=OUTPUT_BYTE) if any(sizes) else None
-            self._scratch[sizes] = made
+            count = 2 if any(sizes) else 0
+            self._scratch[sizes] = tuple(Arena(shapes, *where, guard=OUTPUT_BYTE) for _ in range(count))
         return self._scratch[sizes]
 
     def _calls(
-        self, kernel: Any, launches: Sequence[Launch], scratch: Arena | None, workspace: bool
+        self, kernel: Any, launches: Sequence[Launch], scratch: tuple[Arena, ...], workspace: bool
     ) -> list[Call]:
+        """Each check's first and second run, one behind the other."""
         calls = []
         for index, (check, launch) in enumerate(zip(self.checks, launches, strict=True)):
-            arguments = [*self._bound[index], self._outputs.tensors[index]]
-            if workspace:
-                used = scratch is not None and launch.workspace_bytes > 0
-                arguments.append(scratch.tensors[index] if scratch is not None and used else None)
-            calls.append(self._device.bind(kernel, launch, arguments, check.sizes, check.scalars))
+            for turn, outputs in enumerate((self._first, self._second)):
+                arguments = [*self._bound[index], outputs.tensors[index]]
+                if workspace:
+                    arguments.append(scratch[turn].tensors[index] if launch.workspace_bytes else None)
+                calls.append(self._device.bind(kernel, launch, arguments, check.sizes, check.scalars))
         return calls
-
-    def _keep(self, scratch: Arena | None) -> None:
-        """Remembers what the first round left."""
-        self._outputs.keep()
-        if scratch is not None:
-            scratch.keep()
-        torch.cat([one.view(-1) for one in self._outputs.tensors], out=self._first)
 
     def _figures(self) -> torch.Tensor:
         """Least and greatest ratio, the worst error of a check, whether an infinity is out of place."""
-        expected, got = self._expected, self._first
+        expected = self._expected
+        got = torch.cat([one.view(-1) for one in self._first.tensors], out=self._flat)
         odd = torch.zeros((), dtype=torch.bool, device=got.device)
         if expected.places.numel():
             there = got[expected.places].double()
@@ -181,35 +169,32 @@ class SmallChecks:
         least, most = self._difference.div_(expected.tolerance).aminmax()
         return torch.stack((least.double(), most.double(), error, odd.double()))
 
-    def _look(self, scratch: Arena | None, amiss: bool) -> Verdict:
-        """Each check in turn, on what the two rounds left, until one fails; `amiss`: one must."""
+    def _look(self, scratch: tuple[Arena, ...], amiss: bool) -> Verdict:
+        """Each check in turn, on what its runs left, until one fails; `amiss`: one must."""
         error, ratio = 0.0, 0.0
         for index, check in enumerate(self.checks):
-            judgement = judge(self._outputs.kept_at(index), check.expected)
+            judgement = judge(self._first.tensors[index], check.expected)
             error, ratio = max(error, judgement.error), max(ratio, judgement.ratio)
             if reason := self._fault(index, judgement, scratch):
                 return Verdict(False, f"{check.name}: {reason}", error, ratio, index + 1)
         reason = "it wrote where nothing of its own lies" if amiss else ""
         return Verdict(not amiss, reason, error, ratio, len(self.checks))
 
-    def _fault(self, index: int, judgement: Judgement, scratch: Arena | None) -> str:
+    def _fault(self, index: int, judgement: Judgement, scratch: tuple[Arena, ...]) -> str:
         """What is wrong with one check; empty when nothing is."""
         check = self.checks[index]
         for place, (owner, name) in enumerate(self._owners):
             if owner == index and self._inputs.changed_at(place):
                 return changed_input(name)
-        if self._outputs.outside_at(index):
+        if self._first.outside_at(index) or self._second.outside_at(index):
             return OUTSIDE_OUTPUT
-        if scratch is not None and scratch.outside_at(index):
+        if any(one.outside_at(index) for one in scratch):
             return OUTSIDE_WORKSPACE
         if judgement.wrong:
             return wrong_elements(judgement, math.prod(check.problem.output.shape))
-        different = self._different(index)
+        first, second = (bits(one.tensors[index]) for one in (self._first, self._second))
+        different = int((first != second).sum())
         return not_again(different) if different else ""
-
-    def _different(self, index: int) -> int:
-        now, kept = bits(self._outputs.tensors[index]), bits(self._outputs.kept_at(index))
-        return int((now != kept).sum())
 
 
 def _placed(

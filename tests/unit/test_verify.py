@@ -198,6 +198,27 @@ def test_a_planted_fault_is_caught(name: str, device: TorchDevice, checks: tuple
     assert verify(device, good, lambda _: Launch(), checks).ok
 
 
+@pytest.fixture
+def alone(checks: tuple[Check, ...], monkeypatch: pytest.MonkeyPatch) -> tuple[Check, ...]:
+    """Every kind of inputs at one shape and the workload, each check run by itself as large ones are."""
+    monkeypatch.setattr("coldforge.tuner.examiner.SMALL_ELEMENTS", 0)
+    return tuple(check for check in checks if check.problem.dims["H"] in (37, 20))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_fault_is_caught_in_a_check_that_is_run_alone(
+    name: str, device: TorchDevice, alone: tuple[Check, ...]
+) -> None:
+    kernel, reason = MUTANTS[name]
+    verdict = verify(device, kernel, lambda _: Launch(), alone)
+    assert not verdict.ok
+    assert reason in verdict.reason
+    assert "\n" not in verdict.reason
+    again = verify(device, good, lambda _: Launch(), alone)
+    assert again.ok, again.reason
+    assert again.checks == len(alone) == 10
+
+
 def test_a_small_leak_is_caught_by_impulses_alone(device: TorchDevice, problem: Problem) -> None:
     def leaking(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
         good(tensors, sizes, scalars)
