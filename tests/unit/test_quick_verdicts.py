@@ -45,7 +45,7 @@ def test_figures_are_the_judges(dtype: torch.dtype, scale: float, monkeypatch: p
     generator = torch.Generator().manual_seed(3)
     reference = torch.randn(9, 333, dtype=torch.float64, generator=generator) * scale
     output = reference.to(dtype)
-    tolerance = (reference.abs() * 2 * torch.finfo(dtype).eps + 1e-7).float()
+    tolerance = (reference.abs() * 2 * torch.finfo(dtype).eps + 1e-7 * scale).float()
     expected = _expectation(reference, tolerance)
     ratio, error = summed(Judge(CPU).look(output, expected).tolist(), expected.norm)
     slow = judge(output, expected)
