@@ -159,7 +159,7 @@ def _read(path: Path) -> list[str]:
     for line in lines:
         try:
             key = json.loads(line)["key"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
         if isinstance(key, str):
             keys.append(key)

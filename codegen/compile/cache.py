@@ -54,7 +54,7 @@ class Cache:
             if hashlib.sha256(path.read_bytes()).hexdigest() != record["sha256"]:
                 return None
             return Artifact.from_dict({**record["artifact"], "path": path, "cached": True})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
 
     def get_or_build(self, key: str, build: Callable[[Path], Artifact]) -> Artifact:
