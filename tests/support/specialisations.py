@@ -34,9 +34,9 @@ OWN: dict[str, dict[str, tuple[str, dict[str, int], str]]] = {
             "fp32",
         ),
         "mish": (MISH, {"C_in": 3, "C_out": 19, "padding": 1, "stride_w": 3}, "fp32"),
-        "bf16": (CONV, {"C_in": 9, "C_out": 19, "stride": 2, "padding": 1}, "bf16"),
+        "bf16": (CONV, {"C_in": 5, "C_out": 19, "stride": 2, "padding": 1}, "bf16"),
         "bf16, apart": (MISH, {"C_in": 5, "C_out": 17, "dilation": 2, "padding": 3, "bias": 0}, "bf16"),
-        "many taps": (CONV, {"C_in": 3, "C_out": 13, "kernel_size": 7, "stride": 2, "padding": 3}, "fp32"),
+        "many taps": (CONV, {"C_in": 2, "C_out": 13, "R": 7, "S": 5, "stride": 2, "padding": 3}, "fp32"),
         "one channel": (CONV, {"C_in": 1, "C_out": 1}, "fp32"),
     },
     "conv_transpose2d_mean": {
