@@ -135,6 +135,73 @@ def _finished(home: Path, workload: str, height: int) -> bool:
     return False
 
 
+# Says what the compilers did whenever something was timed.
+_WATCHED = """
+import json, sys
+from pathlib import Path
+from coldforge.tuner import backends
+
+def states(pids):
+    found = []
+    for pid in pids:
+        try:
+            found.append(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
+        except OSError:
+            found.append("")
+    return found
+
+seen = []
+hush, unhush = backends.PoolCompiler.hush, backends.PoolCompiler.unhush
+
+def watched_hush(self):
+    hush(self)
+    seen.append({"load": self.load, "stopped": list(self._pool._stopped)})
+
+def watched_unhush(self):
+    if seen and "states" not in seen[-1]:
+        seen[-1]["states"] = states(seen[-1]["stopped"])
+    unhush(self)
+
+backends.PoolCompiler.hush, backends.PoolCompiler.unhush = watched_hush, watched_unhush
+if __name__ == "__main__":
+    from coldforge.tuner.cli import run
+    out, *arguments = sys.argv[1:]
+    code = run(arguments)
+    Path(out).write_text(json.dumps({"code": code, "seen": seen, "torch": "torch" in sys.modules}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are followed in /proc")
+def test_compilers_work_beside_the_worker_and_stand_still_while_it_times(tmp_path: Path) -> None:
+    script, out, slow = tmp_path / "watched.py", tmp_path / "seen.json", tmp_path / "cxx"
+    script.write_text(_WATCHED)
+    slow.write_text('#!/bin/sh\ncase "$*" in *kernel.cpp*) sleep 0.3;; esac\nexec g++ "$@"\n')
+    slow.chmod(0o755)
+    arguments = ["tune", OP, *TINY, "--trials", "8", "--json"]
+    environment = {**_environment(tmp_path / "home"), "COLDFORGE_CXX": str(slow)}
+    done = subprocess.run(
+        [sys.executable, str(script), str(out), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    watched, found = json.loads(out.read_text()), json.loads(done.stdout)
+    assert watched["code"] == 0, done.stderr
+    assert not watched["torch"], "the tuning process imports no torch"
+    assert len(watched["seen"]) >= 8
+    busy = [entry for entry in watched["seen"] if entry["load"]]
+    assert busy, "no compiler was at work beside the worker"
+    assert max(len(entry["stopped"]) for entry in busy) >= 2, "the compilers, not their processes alone"
+    assert {state for entry in busy for state in entry["states"]} == {"T"}
+    profile = found["profile"]
+    assert found["compiled"] == 8
+    assert {"ask", "render", "compile", "record", "verify", "time"} <= profile["seconds"].keys()
+    assert 0 <= profile["device_idle"] < 1
+    assert profile["bounded_by"] in ("compilers", "device")
+
+
 def test_several_workloads_make_one_study_each(home: Path) -> None:
     shape = ["--shape", "N=1,H=20,W=20"]
     both = ["--workload", "small", "--workload", "unbiased", "--trials", "2", "--json"]
@@ -164,6 +231,7 @@ def test_several_workloads_make_one_study_each(home: Path) -> None:
         ([OP, "--storage", "nonsense"], "storage URL 'nonsense' is malformed"),
         ([OP, "--shape", "N=x"], "expected NAME=INTEGER"),
         ([OP, "--seed", "-1"], "--seed"),
+        ([OP, "--spill-limit", "some"], "'some' is neither a number of bytes nor off"),
     ],
 )
 def test_bad_input_is_one_line(
