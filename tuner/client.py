@@ -30,6 +30,7 @@ __all__ = ["WorkerClient", "WorkerDied", "time_limit_s"]
 
 START_LIMIT_S = 180.0
 PREPARE_LIMIT_S = 900.0
+_NOTED_S = 0.05
 _ATTEMPTS = 2  # of what lost a worker, perhaps through no fault of its own
 
 T = TypeVar("T")
@@ -232,10 +233,12 @@ class WorkerClient:
         handed_over: Callable[[], None] = lambda: None,
     ) -> Talk[TrialResult]:
         """One variant's result. One that lost its worker may not be to blame: it has a second attempt."""
+        began, ready_s = time.monotonic(), 0.0
         for attempt in range(1, _ATTEMPTS + 1):
             yield from self._prepared(request)
             if attempt == 1:
                 handed_over()
+                ready_s = time.monotonic() - began
             if self.target.kind == "cpu":  # beside a trial: it would slow the start of the worker itself
                 self._workers.fill_up()
             started = time.monotonic()
@@ -246,7 +249,11 @@ class WorkerClient:
                 if last:
                     return _lost(request, error, time.monotonic() - started, attempt)
                 continue
-            return TrialResult.from_dict(answer["result"])
+            result = TrialResult.from_dict(answer["result"])
+            if ready_s < _NOTED_S:  # nothing was to be done
+                return result
+            phases = {"prepare": ready_s, **result.details.get("phase_s", {})}
+            return replace(result, details={**result.details, "phase_s": phases})
         raise AssertionError("unreachable")
 
     def _prepared(self, request: TrialRequest) -> Talk[None]:
@@ -271,9 +278,7 @@ class WorkerClient:
             worker = self._workers.take()
             if worker.ready:
                 return worker
-            if (
-                self.target.kind == "cuda"
-            ):  # not beside a trial: it would disturb what is timed
+            if self.target.kind == "cuda":  # not beside a trial: it would disturb what is timed
                 self._workers.fill_up()
             self._busy = True
             deadline = time.monotonic() + START_LIMIT_S

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from coldforge.tuner.devices.base import DeviceFault
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.request import TrialRequest
 from coldforge.tuner.worker import _answer
+from coldforge.tuner.workers import Workers
 
 pytestmark = pytest.mark.build
 
@@ -161,6 +163,57 @@ def test_a_crash_costs_one_result(fault: str, words: str, client: WorkerClient, 
     assert result.config == {"UNITS": 6}
     assert client.run(make()).ok
     assert client.starts == starts + 1
+
+
+def _killed_while_it_serves(client: WorkerClient, request: TrialRequest, kills: int) -> TrialResult:
+    """The result of a request whose worker is killed from outside so many times."""
+    killed: set[int] = set()
+    handed: list[int] = []
+    client.begin(request, handed_over=lambda: handed.append(1))
+    while (result := client.poll()) is None:
+        pid, worker = client.pid, client._workers.current
+        serves = worker is not None and worker.prepared is not None
+        if pid is not None and serves and pid not in killed and len(killed) < kills:
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        wait(client.waitables, min(0.1, client.patience_s or 0.1))
+    assert (len(killed), len(handed)) == (kills, 1)
+    return result
+
+
+def test_a_kill_from_outside_brands_no_variant_and_a_spare_takes_over(settings: Settings, make: Make) -> None:
+    noise: list[str] = []
+    hushing = {"hush": lambda: noise.append("hush"), "unhush": lambda: noise.append("unhush")}
+    slow = make("usleep(2000)")
+    with WorkerClient(cpu_target(), settings, spare=True, **hushing) as client:
+        assert client.run(make()).details["phase_s"]["prepare"] > 0
+        assert client.starts == 2
+        spare = client._workers._spare
+        assert spare is not None
+        assert _killed_while_it_serves(client, slow, kills=1).ok
+        assert client._workers.current is spare
+        lost = _killed_while_it_serves(client, slow, kills=2)
+        assert (lost.outcome, lost.details["attempts"]) == (TrialOutcome.CRASH, 2)
+        assert "died of SIGKILL" in lost.reason
+        pids = [client._workers._spare.pid if client._workers._spare else None]
+        assert client.poll() is None
+        assert client.waitables == []
+    assert noise[::2] == ["hush"] * (len(noise) // 2)
+    assert noise[1::2] == ["unhush"] * (len(noise) // 2)
+    assert len(noise) >= 4
+    assert not any(pid is not None and _alive(pid) for pid in pids)
+
+
+def test_spares_that_die_idle_are_given_up(settings: Settings, make: Make) -> None:
+    workers = Workers(cpu_target(), settings, spare=True, hush=lambda: None, unhush=lambda: None)
+    for _ in range(10):
+        workers.fill_up()
+        if workers._spare is not None and workers._spare.pid is not None:
+            os.kill(workers._spare.pid, signal.SIGKILL)
+            while workers._spare.alive:
+                time.sleep(0.01)
+    assert workers.starts == 3
+    workers.close(kill=True)
 
 
 def test_a_hang_ends_at_its_limit(client: WorkerClient, make: Make) -> None:
