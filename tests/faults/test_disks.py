@@ -14,7 +14,8 @@ import pytest
 from faulty_family import BEST, NAME
 from tuning import Tuning
 
-pytestmark = pytest.mark.build
+# Long on a machine that is busy with other things.
+pytestmark = [pytest.mark.build, pytest.mark.timeout(900)]
 
 SUPPORT = Path(__file__).parents[1] / "support"
 GOOD = 12
@@ -25,14 +26,14 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     trial = [*enter, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
     if shutil.which("unshare") is None or subprocess.run(trial, capture_output=True, check=False).returncode:
         pytest.skip("this system mounts nothing for its users")
-    command = [*enter, sys.executable, str(SUPPORT / "full_disk.py"), str(tmp_path), str(2 * GOOD)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    command = [*enter, sys.executable, str(SUPPORT / "full_disk.py"), str(tmp_path), str(GOOD)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout)
     assert seen["kept"] >= 5
     assert seen["lost"] == []
-    assert seen["outcomes"] == {"ok": 2 * GOOD}
-    assert seen["steps"] == list(range(2 * GOOD))
+    assert seen["outcomes"] == {"ok": GOOD}
+    assert seen["steps"] == list(range(GOOD))
     assert seen["best"] == {"STEP": BEST, "FAULT": "none"}
     assert seen["damaged"] == []
 
@@ -92,8 +93,9 @@ def test_a_home_that_cannot_be_made(tuning: Tuning, tmp_path: Path) -> None:
 def test_a_package_that_may_not_be_written(tuning: Tuning, tmp_path: Path) -> None:
     freeze = ["freeze", NAME, "--package", "own", "--out", str(tmp_path), "--no-build"]
     assert tuning.finish(tuning.start(command=freeze))["operators"] == [NAME]
+    with (tmp_path / "own" / "__init__.py").open("a") as stream:
+        stream.write("# Something to put right.\n")
     files = {path: path.read_bytes() for path in (tmp_path / "own").rglob("*") if path.is_file()}
-    tuning.run("--trials", "4")
     folders = [tmp_path, *(path for path in tmp_path.rglob("*") if path.is_dir())]
     for folder in folders:
         folder.chmod(0o555)

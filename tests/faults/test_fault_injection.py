@@ -14,7 +14,8 @@ from faulty_family import BEST, planted
 from optuna.trial import FrozenTrial, TrialState
 from tuning import Tuning
 
-pytestmark = pytest.mark.build
+# Long on a machine that is busy with other things.
+pytestmark = [pytest.mark.build, pytest.mark.timeout(900)]
 
 GOOD = 192
 COMPILE_LIMIT_S, TRIAL_LIMIT_S, SPARE_S = 6.0, 4.0, 5.0
@@ -26,7 +27,7 @@ CAUSES = {
     "resources": ("resource_limit", r"memory"),
     "wrong": ("wrong_result", r"outputs|off by|wrong"),
     "illegal": ("crash", r"the worker died of SIGSEGV"),
-    "loop": ("timeout", r"no answer within 4 s"),
+    "loop": ("timeout", r"no answer within 4"),
     "segfault": ("crash", r"the worker died of SIGABRT"),
 }
 
@@ -42,7 +43,7 @@ def tuning(tmp_path_factory: pytest.TempPathFactory) -> Tuning:
 
 @pytest.fixture(scope="module")
 def run(tuning: Tuning) -> dict[str, Any]:
-    return tuning.run(timeout_s=280)
+    return tuning.run(timeout_s=800)
 
 
 @pytest.fixture(scope="module")

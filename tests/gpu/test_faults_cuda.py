@@ -33,7 +33,7 @@ CAUSES = {
     "resources": ("resource_limit", r"CUDA_ERROR_|shared memory"),
     "wrong": ("wrong_result", r"outputs|off by|wrong"),
     "illegal": ("crash", r"CUDA_ERROR_ILLEGAL_ADDRESS"),
-    "loop": ("timeout", r"no answer within 4 s"),
+    "loop": ("timeout", r"no answer within 4"),
     "segfault": ("crash", r"the worker died of SIGSEGV"),
 }
 

@@ -78,12 +78,12 @@ class Tuning:
             start_new_session=True,
         )
 
-    def run(self, *arguments: str, code: int = 0, timeout_s: float = 240.0) -> dict[str, Any]:
+    def run(self, *arguments: str, code: int = 0, timeout_s: float = 600.0) -> dict[str, Any]:
         """Runs the command to its end; its document."""
         return self.finish(self.start(*arguments), code, timeout_s)
 
     def finish(
-        self, process: subprocess.Popen[str], code: int = 0, timeout_s: float = 240.0
+        self, process: subprocess.Popen[str], code: int = 0, timeout_s: float = 600.0
     ) -> dict[str, Any]:
         """Waits for the end of a run; its document, or ``{"line": ...}`` where it printed none."""
         try:
@@ -118,8 +118,12 @@ class Tuning:
         return by_config
 
     def longest_s(self) -> float:
-        """The longest time between the ends of two trials."""
-        ends = sorted(t.datetime_complete for t in self.trials().values() if t.datetime_complete)
+        """The longest time between the ends of two trials, once the first was measured."""
+        found = list(self.trials().values())
+        began = min(t.datetime_complete for t in found if t.datetime_complete and t.value is not None)
+        ends = sorted(
+            t.datetime_complete for t in found if t.datetime_complete and t.datetime_complete >= began
+        )
         return max((after - before).total_seconds() for before, after in itertools.pairwise(ends))
 
     def rows(self) -> dict[int, tuple[str, float | None]]:
