@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..codegen.atomic import write_text
+from ..codegen.plain import INTEGER, NUMBER, TEXT, Each, fault, parse_json
 
 if TYPE_CHECKING:
     from ..codegen.problem import Problem
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 IMPOSSIBLE = 0.95
 """A cold time below this share of the least possible is refused."""
+
+
+_STORED = {"read": NUMBER, "write": NUMBER, "flops": Each(NUMBER), "cache_bytes": INTEGER, "source": TEXT}
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,14 @@ class Ceilings:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Ceilings:
-        """The inverse of `to_dict`."""
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: a field is missing, or cannot be.
+        """
+        wrong = fault(data, _STORED)
+        if wrong or not min(data["read"], data["write"], *data["flops"].values(), 1) > 0:
+            raise ValueError(wrong or "a rate is not positive")
         flops = {str(name): float(rate) for name, rate in data["flops"].items()}
         return cls(data["read"], data["write"], flops, data["cache_bytes"], data["source"])
 
@@ -151,8 +162,8 @@ def ceilings_of(device: Device, home: Path) -> Ceilings:
     if device.target.device in _TABLE:
         return _TABLE[device.target.device]
     try:
-        return Ceilings.from_dict(json.loads(_record(device, home).read_text()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Ceilings.from_dict(parse_json(_record(device, home).read_bytes()))
+    except (OSError, ValueError):
         pass  # never probed, or not readable: probe (again)
     return store(device, home, probe(device))
 

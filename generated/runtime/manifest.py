@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .manifest_check import fault
+
 FORMAT = 1
-_ITEMS = {"entries": dict, "units": dict, "files": str}
 ROOT = Path(__file__).resolve().parent.parent
 """The package's folder."""
 
@@ -74,12 +75,12 @@ def load(root: Path = ROOT) -> Manifest:
     try:
         raw = path.read_bytes()
         data = json.loads(raw)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PackageError(f"cannot read {path}: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         found = data.get("format") if isinstance(data, dict) else None
         raise PackageError(f"{path} has format {found!r}; this runtime reads format {FORMAT}")
-    for key, kind in (("entries", list), ("units", list), ("files", dict)):
-        if not isinstance(data.get(key), kind) or not all(isinstance(e, _ITEMS[key]) for e in data[key]):
-            raise PackageError(f"{path} is malformed: {key!r} is missing or of another kind")
+    wrong = fault(data)
+    if wrong:
+        raise PackageError(f"{path} is malformed: {wrong}")
     return Manifest(root, raw, data)

@@ -22,7 +22,7 @@ from torch import Tensor
 from .arguments import PRECISIONS
 from .build import RECORD, build_folder
 from .extension import Extension
-from .manifest import Manifest
+from .manifest import Manifest, PackageError
 
 if TYPE_CHECKING:
     from .frozen import FrozenOp, ReducingChain
@@ -43,7 +43,7 @@ def read_record(manifest: Manifest) -> dict[str, Any]:
     """Variant -> result of its check: ``ok``, ``error`` (relative L2), ``ratio`` (to the bound), ``why``."""
     try:
         record = json.loads(record_path(manifest).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(record, dict):
         return {}
@@ -87,7 +87,7 @@ def verify_missing(
         name = extension.variants[number]
         if name in record or not _needs_check(entry) or not _can_check(extension, number, entry):
             continue
-        fresh[name] = _check_variant(extension, number, entry, operators[entry["operator"]])
+        fresh[name] = _check_variant(extension, number, entry, _operator(entry, operators))
         extension.enable(number, fresh[name]["ok"])
         if not fresh[name]["ok"]:
             print(
@@ -113,7 +113,25 @@ def _write_record(path: Path, record: Mapping[str, Any]) -> None:
 def _by_number(manifest: Manifest, extension: Extension) -> Iterator[tuple[int, dict[str, Any]]]:
     entries = {entry["name"]: entry for entry in manifest.entries}
     for number, name in enumerate(extension.variants):
-        yield number, entries[name.rpartition("@")[0]]
+        entry = entries.get(name.rpartition("@")[0])
+        if entry is None:
+            raise PackageError(f"manifest.json has no entry of {name}; run `coldforge freeze`")
+        yield number, entry
+
+
+def _operator(entry: Mapping[str, Any], operators: Mapping[str, FrozenOp]) -> FrozenOp:
+    """The operator of an entry, whose check it must be able to call.
+
+    Raises:
+        PackageError: the manifest says otherwise than the package's own files.
+    """
+    op = operators.get(entry["operator"])
+    named = op is not None and list(entry["attributes"]) == list(op.attributes)
+    if op is None or not named or not all(set(op.tensors) == set(shapes) for shapes in entry["checks"]):
+        raise PackageError(
+            f"manifest.json: {entry['name']} does not fit its operator; run `coldforge freeze`"
+        )
+    return op
 
 
 def _needs_check(entry: Mapping[str, Any]) -> bool:
@@ -133,11 +151,15 @@ def _check_variant(extension: Extension, number: int, entry: dict[str, Any], op:
     """Runs one variant on every check shape of its entry."""
     worst, error = 0.0, 0.0
     for index, shapes in enumerate(entry["checks"]):
-        arguments = _arguments(entry, op, shapes, index)
-        with torch.no_grad():
-            expected, allowed = _expectation(entry, op, arguments)
-            with extension.only(number):
-                output = op.overload(*arguments)
+        try:
+            arguments = _arguments(entry, op, shapes, index)
+            with torch.no_grad():
+                expected, allowed = _expectation(entry, op, arguments)
+        except (ValueError, TypeError) as error:
+            why = f"it cannot be checked at {shapes}: {error}"
+            return {"ok": False, "why": why, "ratio": None, "error": None}
+        with torch.no_grad(), extension.only(number):
+            output = op.overload(*arguments)
         if extension.last() != extension.variants[number]:
             return {"ok": False, "why": f"the kernel did not run at {shapes}", "ratio": None, "error": None}
         difference = (output.double().cpu() - expected).abs()

@@ -112,7 +112,7 @@ def test_bad_manifests(tmp_path: Path) -> None:
         (tmp_path / "manifest.json").write_text(text)
         with pytest.raises(manifest.PackageError, match=r"manifest\.json"):
             manifest.load(tmp_path)
-    package = _package(tmp_path, files={"kernels/gone.cpp": "0"})
+    package = _package(tmp_path, files={"kernels/gone.cpp": "0" * 64})
     with pytest.raises(manifest.PackageError, match="is missing; run `coldforge freeze`"):
         package.check_files()
 
@@ -125,7 +125,8 @@ def test_build_file_quotes_paths(tmp_path: Path) -> None:
         "machine": "x86_64",
         "flags": ["-O3", "-march=x86-64-v3"],
     }
-    package = _package(folder, units=[unit, {**unit, "symbol": "k_arm", "machine": "aarch64"}])
+    units = [unit, {**unit, "symbol": "k_arm", "machine": "aarch64"}]
+    package = _package(folder, units=units, files={"kernels/k.cpp": "0" * 64})
     text = ninja.build_file(package, "/usr/bin/g++", "out.so", "x86_64")
     assert "build k_v3.o: compile" in text
     assert "-Dcoldforge_kernel=k_v3" in text

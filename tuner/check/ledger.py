@@ -115,9 +115,11 @@ def _line(key: Key, places: Iterable[str]) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_bytes().decode("utf-8", "replace")  # what is no UTF-8 claims nothing
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        raise ColdforgeError(f"cannot read the ledger {path}: {error.strerror or error}") from error
 
 
 def claims(paths: Iterable[Path]) -> dict[Key, frozenset[str]]:
@@ -133,5 +135,5 @@ def claims(paths: Iterable[Path]) -> dict[Key, frozenset[str]]:
 def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
