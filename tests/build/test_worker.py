@@ -151,6 +151,7 @@ def test_what_cannot_be_loaded_is_a_limit_of_the_device(client: WorkerClient, ma
     ("fault", "words"),
     [
         ("*reinterpret_cast<volatile int*>(8) = 1", "died of SIGSEGV"),
+        ("std::abort()", "died of SIGABRT"),
         ('std::fprintf(stderr, "lost my way\\n"); _exit(7)', "ended with status 7 (lost my way)"),
     ],
 )
