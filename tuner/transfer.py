@@ -44,15 +44,7 @@ def import_studies(storage: BaseStorage | None, records: Mapping[str, Any]) -> l
     for name, record in records.items():
         if name in present:
             continue
-        try:
-            if record["format"] != FORMAT:
-                raise InputError(
-                    f"study {name} has record format {record['format']!r}; this coldforge reads {FORMAT}"
-                )
-            trials = [_trial(row) for row in record["trials"]]
-            attributes = dict(record["attributes"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"study {name}: malformed record ({error})") from None
+        trials, attributes = parsed_record(name, record)
         study = optuna.create_study(storage=storage, study_name=name)
         # The attributes last: a study without them is not listed, so a killed import leaves nothing half
         # true.
@@ -61,6 +53,24 @@ def import_studies(storage: BaseStorage | None, records: Mapping[str, Any]) -> l
             study.set_user_attr(key, value)
         added.append(name)
     return added
+
+
+def parsed_record(name: str, record: Any) -> tuple[list[FrozenTrial], dict[str, Any]]:
+    """The trials and attributes of a study's record.
+
+    Raises:
+        InputError: it is malformed or of another format.
+    """
+    try:
+        if record["format"] != FORMAT:
+            raise InputError(
+                f"study {name[:200]} has record format {record['format']!r:.80}; "
+                f"this coldforge reads {FORMAT}"
+            )
+        trials = [_trial(row) for row in record["trials"]]
+        return trials, {str(key): value for key, value in record["attributes"].items()}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"study {name[:200]}: malformed record ({str(error)[:200]})") from None
 
 
 def _record(storage: BaseStorage, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _SCHEMA = {
     **dict.fromkeys(("workload_name", "source_text", "source_name", "source_digest", "compiler"), TEXT),
     "study": TEXT,
     "target": {"kind": TEXT, "arch": TEXT, "device": TEXT, "attributes": Each(INTEGER)},
-    "specialisation": Each(WORD),
+    "specialisation": {"dtype": Maybe(TEXT)},
     "workload": Each(INTEGER),
     "config": Each(WORD),
     "launch": Each(TEXT),
@@ -46,6 +46,9 @@ def checked_winner(values: Mapping[str, Any], where: str) -> Winner:
     """
     values = {"verified": True, **values}
     wrong = fault(values, _SCHEMA)
+    if not wrong:
+        fixed = {name: value for name, value in values["specialisation"].items() if name != "dtype"}
+        wrong = fault(fixed, Each(INTEGER), "specialisation")
     if not wrong and values["target"]["kind"] not in _KINDS:
         wrong = f"target.kind is not {' or '.join(_KINDS)}"
     if not wrong and not _WORKLOAD.match(values["workload_name"]):

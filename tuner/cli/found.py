@@ -46,6 +46,7 @@ class Found:
         from ...codegen.freeze import GENERATED, load_winners, read_bundle
         from ..roots import extended, remembered
         from ..storage import open_storage, storage_faults
+        from ..transfer import parsed_record
         from ..winners import collect_winners
 
         self.operators = operators
@@ -53,6 +54,9 @@ class Found:
         there = package is not None and (package / "manifest.json").is_file()
         self.held = load_winners(package) if package is not None and there else []
         self.bundles: list[Bundle] = [read_bundle(Path(source)) for source in sources]
+        for bundle in self.bundles:  # before anything is written
+            for name, record in bundle.studies.items():
+                parsed_record(name, record)
         self.storage = open_storage(storage, load_settings().home, create=bool(sources))
         from_studies = not sources or bool(operators)
         with storage_faults():
