@@ -17,6 +17,7 @@ from ..codegen.catalogue import catalogue
 from ..codegen.compile import Artifact
 from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.problem import Problem
+from ..codegen.space import Launch
 from .bound import judge
 from .devices.base import Call, Device, LaunchRefused
 from .examiner import Examiner
@@ -105,6 +106,7 @@ class Variant:
 
     def __init__(self, device: Device, request: TrialRequest) -> None:
         self._device, self._request = device, request
+        self._launches: dict[tuple[Any, ...], Launch] = {}
         self._kernel = device.load(Artifact.from_dict(request.artifact))
 
     def __enter__(self) -> Variant:
@@ -133,8 +135,11 @@ class Variant:
             found.append(self._device.bind(self._kernel, launch, arguments, sizes, scalars))
         return found
 
-    def _launch_at(self, problem: Problem) -> Any:
-        return self._request.launch_at(problem, self._device.target)
+    def _launch_at(self, problem: Problem) -> Launch:
+        key = tuple(problem.values.items())
+        if key not in self._launches:
+            self._launches[key] = self._request.launch_at(problem, self._device.target)
+        return self._launches[key]
 
 
 class Workbench:

@@ -92,13 +92,19 @@ def test_large_shared_memory_is_asked_for_once_it_is_needed() -> None:
     device = _device(
         cuFuncGetAttribute=lambda *_: (Status.CUDA_SUCCESS, 1024), cuFuncSetAttribute=set_attribute
     )
-    device._allowed(KERNEL, Launch(grid=1, block=128, shared_bytes=48 * 1024))
+    kernel = replace(TWO, granted={})
+    device._allowed(kernel, Launch(grid=1, block=128, shared_bytes=48 * 1024))
     assert asked == []
-    device._allowed(KERNEL, Launch(grid=1, block=128, shared_bytes=100_000))
+    device._allowed(kernel, Launch(grid=1, block=128, shared_bytes=100_000))
     assert asked == [("function", "shared", 100_000)]
     second = {"finish_grid": 3, "finish_block": 64, "finish_shared_bytes": 60_000}
-    device._allowed(TWO, Launch(grid=1, block=128, **second))
+    device._allowed(kernel, Launch(grid=1, block=128, **second))
     assert asked[1:] == [("second", "shared", 60_000)]
+    # Calls that were bound before need what they asked for: more may be asked, less never.
+    device._allowed(kernel, Launch(grid=1, block=128, shared_bytes=60_000))
+    assert len(asked) == 2
+    device._allowed(kernel, Launch(grid=1, block=128, shared_bytes=110_000))
+    assert asked[2:] == [("function", "shared", 110_000)]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +130,37 @@ def test_launches_beyond_a_limit_are_refused_with_numbers(launch: Launch, number
     numbers = numbers.replace("a grid of 0", "a grid of -1")
     with pytest.raises(LaunchRefused, match=f"^coldforge_finish of variant: {numbers}"):
         device._allowed(TWO, second)
+
+
+def test_a_launch_is_checked_once_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, _ = _recording_device(monkeypatch)
+    asked: list[Any] = []
+
+    def attribute(*arguments: Any) -> tuple[Status, int]:
+        asked.append(arguments)
+        return (Status.CUDA_SUCCESS, 256)
+
+    device._driver.cuFuncGetAttribute = attribute
+    kernel, launch = replace(KERNEL, stages={}), Launch(grid=1, block=128)
+    for _ in range(3):
+        device.bind(kernel, launch, [], [], [])
+    device.bind(kernel, replace(launch, grid=2), [], [], [])
+    assert len(asked) == 2
+    for _ in range(2):  # a refusal is no answer to keep
+        with pytest.raises(LaunchRefused, match="288 threads"):
+            device.bind(kernel, replace(launch, block=288), [], [], [])
+    assert len(asked) == 4
+
+
+def test_a_refused_launch_says_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Status.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+    device, _ = _recording_device(monkeypatch, function=refused)
+    call = device.bind(replace(KERNEL, stages={}), Launch(grid=5, block=128, shared_bytes=16), [], [], [])
+    words = (
+        "^variant, 5 blocks of 128 threads and 16 bytes of shared memory: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES$"
+    )
+    with pytest.raises(LaunchRefused, match=words):
+        call()
 
 
 def test_a_second_kernel_is_needed_only_where_it_is_asked_for() -> None:

@@ -13,7 +13,7 @@ import importlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,12 +62,20 @@ _REFUSALS = frozenset(
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A loaded cubin and its functions (driver handles); `finish` is None when it has no second one."""
+    """A loaded cubin and its functions (driver handles); `finish` is None when it has no second one.
+
+    Attributes:
+        stages: What was found allowed: a variant is bound a hundred times, to a few launches.
+        granted: Bytes of dynamic shared memory that were asked for, by what is launched. Never lowered: calls
+            that were bound before may need them.
+    """
 
     module: Any
     function: Any
     name: str
     finish: Any = None
+    stages: dict[Launch, list[_Stage]] = field(default_factory=dict, compare=False, repr=False)
+    granted: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,9 @@ class CudaDevice(Device):
         sizes: Sequence[int],
         scalars: Sequence[float],
     ) -> Call:
-        stages = self._allowed(kernel, launch)
+        if launch not in kernel.stages:
+            kernel.stages[launch] = self._allowed(kernel, launch)
+        stages = kernel.stages[launch]
         workspace, zeroed = self.workspace_address(launch, tensors), launch.zeroed_bytes
         packed = pack_arguments(tensors, sizes, scalars)
         arguments = ctypes.create_string_buffer(packed, len(packed))
@@ -181,10 +191,10 @@ class CudaDevice(Device):
             shape = (launch.finish_grid, launch.finish_block, launch.finish_shared_bytes)
             stages.append(_Stage(f"{FINISH.decode()} of {name}", kernel.finish, *shape))
         for stage in stages:
-            self._allow(stage)
+            self._allow(kernel, stage)
         return stages
 
-    def _allow(self, stage: _Stage) -> None:
+    def _allow(self, kernel: CudaKernel, stage: _Stage) -> None:
         """Checks one launch against the device and asks for large shared memory."""
         limits = self.target.attributes
         if not 1 <= stage.grid <= limits["max_grid"]:
@@ -203,10 +213,11 @@ class CudaDevice(Device):
                 f"{stage.name}: {stage.shared_bytes} bytes of shared memory a block; "
                 f"the device allows {limits['max_shared_bytes']}"
             )
-        if stage.shared_bytes > PLAIN_SHARED_BYTES:
+        if stage.shared_bytes > kernel.granted.get(stage.name, PLAIN_SHARED_BYTES):
             large = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             answer = self._driver.cuFuncSetAttribute(stage.function, large, stage.shared_bytes)
             self._asked(stage.asked, answer)
+            kernel.granted[stage.name] = stage.shared_bytes
 
     def _asked(self, name: str, answer: tuple[Any, ...]) -> Any:
         """The value of a driver call's answer (status, value).
