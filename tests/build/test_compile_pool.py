@@ -19,7 +19,7 @@ from coldforge.codegen.compile import Artifact, Cache
 from coldforge.codegen.compile.pool import CompilePool, CompileRequest
 from coldforge.codegen.errors import CompileError
 from coldforge.codegen.render import KernelSource
-from coldforge.codegen.spawn import children, continue_all, stop_tree
+from coldforge.codegen.spawn import _children_by_search, children, continue_all, stop_tree
 from coldforge.codegen.target import cpu_target
 
 pytestmark = [
@@ -211,6 +211,7 @@ def test_a_tree_is_stopped_and_continued() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60 & wait"], start_new_session=True) as shell:
         try:
             _until(lambda: len(children(shell.pid)) == 2)
+            assert sorted(_children_by_search(shell.pid)) == sorted(children(shell.pid))
             pids = stop_tree(shell.pid)
             assert pids[0] == shell.pid
             assert len(pids) == 3

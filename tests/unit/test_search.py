@@ -159,6 +159,25 @@ class TestEverySampler:
         assert search.feasible.unseen.all()
         assert search.ask(1) == search.feasible.defaults[:1]
 
+    def test_what_others_finished_is_neither_asked_nor_told(self, name: str, two: bool) -> None:
+        search = self._search(name, two)
+        asked = search.ask(5)
+        fresh = next(index for index in range(len(search.feasible)) if search.feasible.unseen[index])
+        trials = _stored(search.feasible, [asked[0], asked[1], fresh])
+        assert search.learn(trials, keep=asked[0]) == {asked[1]}
+        assert search.learn(trials, keep=asked[0]) == set()
+        assert search.pending == set(asked) - {asked[1]}
+        search.tell(asked[0], 1.0)
+        assert not {asked[1], fresh} & set(_drive(search, 15))
+
+    def test_a_claimed_point_is_asked_for(self, name: str, two: bool) -> None:
+        search = self._search(name, two)
+        assert search.claim(7)
+        assert not search.claim(7)
+        assert search.pending == {7}
+        search.tell(7, None)
+        assert 7 not in _drive(search, 15)
+
 
 def test_another_seed_gives_other_points() -> None:
     runs = [_drive(Search(_set(), sampler_named("tpe"), [], seed), 20) for seed in (0, 1)]
