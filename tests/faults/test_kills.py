@@ -22,7 +22,7 @@ from tuning import Tuning
 # Long on a machine that is busy with other things.
 pytestmark = [pytest.mark.build, pytest.mark.timeout(900)]
 
-GOOD = 70
+GOOD = 60
 KILLS = 20
 SEED = 5
 GONE_WITHIN_S = 5.0
@@ -145,6 +145,8 @@ def test_no_process_outlives_its_tuner(killer: Killer, last: dict[str, object]) 
 
 
 def test_no_file_is_left_half_made(killer: Killer, last: dict[str, object]) -> None:
+    again = killer.tuning.run()  # the start of a run removes what concerned those that died
+    assert (again["added"], again["best"]) == (0, last["best"])
     assert not killer.tuning.damaged()
     assert not [path for path in (killer.tuning.home / "attempts").rglob("*") if path.is_file()]
     assert _names(killer.tuning.scratch) == []
