@@ -8,7 +8,12 @@ from datetime import datetime
 from typing import Any
 
 import optuna
-from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.distributions import (
+    BaseDistribution,
+    check_distribution_compatibility,
+    distribution_to_json,
+    json_to_distribution,
+)
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -68,6 +73,7 @@ def parsed_record(name: str, record: Any) -> tuple[list[FrozenTrial], dict[str, 
                 f"this coldforge reads {FORMAT}"
             )
         trials = [_trial(row) for row in record["trials"]]
+        _try(trials)
         return trials, {str(key): value for key, value in record["attributes"].items()}
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"study {name[:200]}: malformed record ({str(error)[:200]})") from None
@@ -103,8 +109,25 @@ def _trial(row: Mapping[str, Any]) -> FrozenTrial:
         distributions={n: json_to_distribution(text) for n, text in row["distributions"].items()},
         user_attrs=dict(row["attributes"]),
     )
-    trial.datetime_start = datetime.fromisoformat(row["started"]) if row["started"] else None
-    trial.datetime_complete = (
-        datetime.fromisoformat(row["ended"]) if row["ended"] else trial.datetime_complete
-    )
+    if not trial.state.is_finished():
+        raise ValueError(f"a trial is {trial.state.name}")
+    if row["started"]:
+        trial.datetime_start = datetime.fromisoformat(row["started"])
+    if row["ended"]:
+        trial.datetime_complete = datetime.fromisoformat(row["ended"])
     return trial
+
+
+def _try(trials: list[FrozenTrial]) -> None:
+    """Adds the trials to a study in memory: what no study takes shows there, before anything is written.
+
+    Raises:
+        ValueError: a trial contradicts itself or another one.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), study_name="tried")
+    study.add_trials(trials)
+    seen: dict[str, BaseDistribution] = {}
+    for trial in trials:
+        for name, distribution in trial.distributions.items():
+            check_distribution_compatibility(seen.setdefault(name, distribution), distribution)

@@ -23,6 +23,7 @@ from ..catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from ..dtypes import PRECISIONS, dtype_named
 from ..errors import ColdforgeError, InputError
 from ..reference_file import check_portable
+from .checks import problem_of
 from .manifest import FORMAT, checks_of, entries_of, to_json
 from .signature import Signature
 from .table import cuda_major, render_table
@@ -183,6 +184,7 @@ def check_winner(winner: Winner, known: Catalogue) -> None:
     if winner.precision not in PRECISIONS:
         raise InputError(f"entry {winner.name}: unknown precision {winner.precision!r}")
     level_of(winner.arch)
+    problem_of(winner, known)
     if (winner.binary is None) == (winner.kind == "cuda"):
         raise InputError(f"entry {winner.name}: a cuda winner has a binary and a cpu winner none")
     for refuses in (source_path, entry_units, cuda_major):

@@ -172,7 +172,7 @@ def _nothing_wrong(*arguments: Any, **named: Any) -> Any:
 
 
 _STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
-    ("cli.tune", "_tune_all", lambda chosen, problems: []),
+    ("cli.tune", "_tune_all", lambda chosen, problems: [{"status": "ok"}]),
     ("cli.tune", "_print", lambda runs: None),
     ("cli.build", "run_build", _nothing_wrong),
     ("cli.build", "_show", lambda report: None),
