@@ -46,6 +46,8 @@ TRIAL: Schema = {
     **dict.fromkeys(("bound_ratio", "seconds"), Maybe(NUMBER)),
 }
 ROOTS: Schema = Items(TEXT)
+_FOUND = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError)
+"""What Optuna raises where a cell of its database does not hold what it put there."""
 
 
 def is_ours(about: Any) -> bool:
@@ -88,7 +90,7 @@ def reading(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError) as error:
+    except _FOUND as error:
         raise ColdforgeError(
             f"{what} cannot be read, the database is damaged ({type(error).__name__}: {str(error)[:200]})"
         ) from error

@@ -75,7 +75,7 @@ def parsed_record(name: str, record: Any) -> tuple[list[FrozenTrial], dict[str, 
         trials = [_trial(row) for row in record["trials"]]
         _try(trials)
         return trials, {str(key): value for key, value in record["attributes"].items()}
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"study {name[:200]}: malformed record ({str(error)[:200]})") from None
 
 
