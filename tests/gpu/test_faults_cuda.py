@@ -23,13 +23,14 @@ from optuna.trial import FrozenTrial, TrialState
 from tuning import Tuning
 
 GOOD = 492
-COMPILE_LIMIT_S, TRIAL_LIMIT_S, SPARE_S = 6.0, 4.0, 5.0
+# The compilers' limit holds for the start of a compiling process too.
+COMPILE_LIMIT_S, TRIAL_LIMIT_S, SPARE_S = 15.0, 4.0, 5.0
 WALL_S = 150.0
 # Fault -> outcome, and what the reason names.
 CAUSES = {
     "template": ("compile_error", r"ladder\.cu\.jinja: integer division or modulo by zero"),
     "compiler": ("compile_error", r"a planted fault"),
-    "endless": ("compile_error", r"the compiler was silent for 6 s and was killed"),
+    "endless": ("compile_error", r"the compiler was silent for 15 s and was killed"),
     "resources": ("resource_limit", r"CUDA_ERROR_|shared memory"),
     "wrong": ("wrong_result", r"outputs|off by|wrong"),
     "illegal": ("crash", r"CUDA_ERROR_ILLEGAL_ADDRESS"),
@@ -59,8 +60,11 @@ def test_what_is_planted(tmp_path: Path) -> None:
                 compile_source(source, target, cache)
         elif fault != "endless":  # that one would do what its name says
             codes.add(compile_source(source, target, cache).code_digest)
-    # A segfault is the worker's: its kernel has nothing to it.
-    assert len(codes) == len(FAULTS) - 2
+    # What has a code that another has is not run: each config with a fault has one that its good twin has not.
+    for step in planted(20).values():
+        source = render(space, problem, {"STEP": step, "FAULT": "none"}, target)
+        codes.add(compile_source(source, target, cache).code_digest)
+    assert len(codes) == (len(FAULTS) - 3) + 1 + len(FAULTS)
     launch = space.launch(problem, {"STEP": planted(20)["resources"], "FAULT": "resources"}, target)
     assert launch.shared_bytes <= target.attributes["max_shared_bytes"] < launch.shared_bytes + 4 * 8192
 
@@ -113,7 +117,7 @@ def test_each_fault_is_told_by_its_cause(trials: dict[tuple[int, str], FrozenTri
 
 @pytest.mark.gpu
 def test_no_fault_costs_more_than_its_limit(tuning: Tuning, run: dict[str, Any]) -> None:
-    assert tuning.longest_s() <= max(TRIAL_LIMIT_S, COMPILE_LIMIT_S) + SPARE_S
+    assert tuning.longest_s() <= TRIAL_LIMIT_S + SPARE_S
     assert run["wall_s"] <= WALL_S, f"{run['wall_s']:.0f} s for {run['finished']} configs"
 
 

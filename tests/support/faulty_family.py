@@ -94,6 +94,8 @@ extern "C" __global__ void {{ symbol }}(const __grid_constant__ Args args) {
 {% elif config.FAULT == "resources" %}
   __shared__ volatile float more[8192];
   more[threadIdx.x * 128] = 1;
+{% elif config.FAULT == "segfault" %}
+  if (blockIdx.x == 0x7ffffffe) __trap();  // never; the same machine code as another config's would not be loaded
 {% endif %}
   for (int turn = 0; turn < {{ derived.TURNS }}; ++turn) {
     asm volatile("" ::: "memory");
