@@ -246,7 +246,7 @@ def documents(whole: Path) -> dict[str, Any]:
     return {**found, "trials": list(trials.values())}
 
 
-@profile(150)
+@profile(110)
 @given(
     key=st.sampled_from(["about", "winner", "finals", "touched", "trials", "trials"]),
     place=st.integers(0, 10**6),

@@ -66,9 +66,9 @@ def _feasible(operator: Operator, space: Space, target: Target) -> int:
     """Feasible configs at the target's default workload (the first declared one where that is missing)."""
     try:
         problem = make_problem(operator, options.default_workload(operator, target.kind))
-        return len(space.feasible(problem, target))
-    except InputError:
+    except InputError:  # a family may refuse a workload; a space that cannot be enumerated is a mistake
         return 0
+    return len(space.feasible(problem, target))
 
 
 def _print_tables(rows: list[dict[str, Any]], targets: dict[str, Target]) -> None:
