@@ -18,12 +18,13 @@ from tuning import Tuning
 pytestmark = [pytest.mark.build, pytest.mark.timeout(900)]
 
 GOOD = 192
-COMPILE_LIMIT_S, TRIAL_LIMIT_S, SPARE_S = 6.0, 4.0, 5.0
+# The compilers' limit holds for the start of a compiling process too.
+COMPILE_LIMIT_S, TRIAL_LIMIT_S, SPARE_S = 10.0, 4.0, 5.0
 # Fault -> outcome, and what the reason names.
 CAUSES = {
     "template": ("compile_error", r"ladder\.cpp\.jinja: integer division or modulo by zero"),
     "compiler": ("compile_error", r"error: #error a planted fault"),
-    "endless": ("compile_error", r"the compiler was silent for 6 s and was killed"),
+    "endless": ("compile_error", r"the compiler was silent for 10 s and was killed"),
     "resources": ("resource_limit", r"memory"),
     "wrong": ("wrong_result", r"outputs|off by|wrong"),
     "illegal": ("crash", r"the worker died of SIGSEGV"),
@@ -71,7 +72,7 @@ def test_each_fault_is_told_by_its_cause(trials: dict[tuple[int, str], FrozenTri
 
 
 def test_no_fault_costs_more_than_its_limit(tuning: Tuning, run: dict[str, Any]) -> None:
-    assert tuning.longest_s() <= max(TRIAL_LIMIT_S, COMPILE_LIMIT_S) + SPARE_S
+    assert tuning.longest_s() <= TRIAL_LIMIT_S + SPARE_S
 
 
 def test_nothing_is_left(tuning: Tuning, run: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def test_what_is_planted(tmp_path: Path) -> None:
                 compile_source(source, target, cache)
         elif fault != "endless":  # that one would do what its name says
             codes.add(compile_source(source, target, cache).code_digest)
-    # What has a code that another has is not run: each config with a fault has one that its good twin has not.
+    # A config with the machine code of another is not run: none with a fault has that of its good twin.
     for step in planted(20).values():
         source = render(space, problem, {"STEP": step, "FAULT": "none"}, target)
         codes.add(compile_source(source, target, cache).code_digest)

@@ -95,7 +95,7 @@ extern "C" __global__ void {{ symbol }}(const __grid_constant__ Args args) {
   __shared__ volatile float more[8192];
   more[threadIdx.x * 128] = 1;
 {% elif config.FAULT == "segfault" %}
-  if (blockIdx.x == 0x7ffffffe) __trap();  // never; the same machine code as another config's would not be loaded
+  if (blockIdx.x == 0x7ffffffe) __trap();  // never; a twin in machine code is not loaded
 {% endif %}
   for (int turn = 0; turn < {{ derived.TURNS }}; ++turn) {
     asm volatile("" ::: "memory");
