@@ -4,12 +4,14 @@ would start a compiler, a worker or a build is stood in for: only what comes bef
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import coldforge.codegen.freeze
 import coldforge.tuner.bench
 import coldforge.tuner.cli
@@ -21,39 +23,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 OP = "conv2d_divide_leaky_relu"
-OPTIONS = {
-    "list": ["--templates"],
-    "render": [
-        "--template",
-        "--target",
-        "--arch",
-        "--workload",
-        "--shape",
-        "--dtype",
-        "--set",
-        "--templates",
-    ],
-    "check": [
-        "--arch",
-        "--template",
-        "--workload",
-        "--shape",
-        "--dtype",
-        "--merge",
-        "--ledger",
-        "--gpu",
-        "--all",
-    ],
-    "tune": [
-        *("--target", "--workload", "--shape", "--dtype", "--precision", "--template", "--trials"),
-        *("--time-budget", "--sampler", "--seed", "--storage", "--devices", "--warm-start", "--objective"),
-    ],
-    "freeze": ["--package", "--out", "--bundle", "--from", "--storage", "--templates", "--no-build"],
-    "build": ["--recompile"],
-    "bench": ["--target", "--workload", "--shape", "--dtype", "--precision", "--package", "--out"],
-    "show": ["--storage", "--follow"],
-}
-FLAGS = {"--ledger", "--gpu", "--all", "--no-build", "--recompile", "--follow", "--json"}
+
+
+def _options(name: str) -> dict[str, bool]:
+    """The options of a command, and whether each is a flag."""
+    parameters = importlib.import_module(f"coldforge.tuner.cli.{name}").command.params
+    return {p.opts[0]: p.is_flag for p in parameters if isinstance(p, click.Option)}
+
+
+OPTIONS = {name: _options(name) for name in COMMANDS}
 NUMBERS = [
     "-1",
     "0",
@@ -186,13 +164,6 @@ _STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
 ]
 
 
-def test_every_command_is_here() -> None:
-    assert set(OPTIONS) == set(COMMANDS)
-
-
-"""The commands whose options are drawn below."""
-
-
 @st.composite
 def lines(draw: st.DrawFn) -> list[str]:
     """A command line: a command, mostly with the arguments that it wants, and options with values."""
@@ -202,8 +173,8 @@ def lines(draw: st.DrawFn) -> list[str]:
         line.append(draw(st.sampled_from([OP, OP, OP]) | values))
     if name in ("freeze", "show") and draw(st.booleans()):
         line.append(draw(values))
-    for option in draw(st.lists(st.sampled_from([*OPTIONS[name], "--json"]), max_size=3)):
-        if option in FLAGS:
+    for option in draw(st.lists(st.sampled_from(sorted(OPTIONS[name])), max_size=3)):
+        if OPTIONS[name][option]:
             line.append(option)
         else:
             line += [option, draw(st.sampled_from(OWN_VALUES.get(option, TEXTS)) | values)]
