@@ -181,7 +181,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     return [part for part in line if part not in ("-h", "--help")]
 
 
-@profile(220)
+@profile(170)
 @given(line=lines())
 def test_any_command_line(place: Path, line: list[str]) -> None:
     before = _files(place)

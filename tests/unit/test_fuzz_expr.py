@@ -118,7 +118,7 @@ def _outcome(text: str, env: dict[str, int]) -> tuple[Any, str]:
             return None, str(error)
 
 
-@profile(250)
+@profile(200)
 @given(text=legal, env=environments)
 @example("(A // Z)", {"A": 1, "B": 1, "C": 1, "Z": 0})
 @example("((-A) % B)", {"A": 7, "B": 3, "C": 1, "Z": 0})
@@ -134,7 +134,7 @@ def test_a_legal_expression_has_pythons_value(text: str, env: dict[str, int]) ->
     assert "\n" not in parse(text).to_cpp()
 
 
-@profile(250)
+@profile(200)
 @given(text=hostile, env=environments)
 def test_any_expression_has_a_value_or_is_refused(text: str, env: dict[str, int]) -> None:
     value, why = _outcome(text, env)

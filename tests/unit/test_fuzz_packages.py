@@ -128,7 +128,7 @@ def test_bytes_of_a_bundle_changed(bundle: Path, place: Path, cuts: list[Any], l
     _take(place, bytes(content[: length % len(content)] if length % 3 == 0 else content))
 
 
-@profile(60)
+@profile(45)
 @given(
     place_=st.integers(0, 10**6),
     how=st.sampled_from(["replace", "replace", "drop", "rename"]),
@@ -143,7 +143,7 @@ def test_an_index_altered_and_sealed_again(
     _take(place, _resealed(place, members, changed(index, paths[place_ % len(paths)], how, value)))
 
 
-@profile(40)
+@profile(30)
 @given(place_=st.integers(0, 10**6), value=hostile_values)
 def test_a_study_altered_and_sealed_again(bundle: Path, place: Path, place_: int, value: Any) -> None:
     members = _members(bundle)

@@ -129,7 +129,7 @@ def test_a_truncated_database(home: Path, tmp_path: Path, share: float) -> None:
     assert path.stat().st_size >= len(content)
 
 
-@profile(10)
+@profile(8)
 @given(
     cuts=st.lists(
         st.tuples(st.integers(0, 10**9), st.binary(min_size=1, max_size=40)), min_size=1, max_size=12
@@ -246,7 +246,7 @@ def documents(whole: Path) -> dict[str, Any]:
     return {**found, "trials": list(trials.values())}
 
 
-@profile(110)
+@profile(80)
 @given(
     key=st.sampled_from(["about", "winner", "finals", "touched", "trials", "trials"]),
     place=st.integers(0, 10**6),

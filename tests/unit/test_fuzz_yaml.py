@@ -87,7 +87,7 @@ def test_undamaged(root: Root, name: str) -> None:
     assert accepted_or_refused(*arguments, "--templates", str(place)).code == 0
 
 
-@profile(80)
+@profile(60)
 @given(
     name=st.sampled_from(sorted(FILES)),
     place=st.integers(0, 10**6),
@@ -146,7 +146,7 @@ FRAGMENTS = (
 )
 
 
-@profile(90)
+@profile(65)
 @given(
     name=st.sampled_from(sorted(FILES)),
     cuts=st.lists(
@@ -168,7 +168,7 @@ def test_bytes_changed(root: Root, name: str, cuts: list[tuple[int, int, bytes]]
     root.attempt(name, content)
 
 
-@profile(40)
+@profile(30)
 @given(
     name=st.sampled_from([n for n in sorted(FILES) if not n.startswith("row_norm")]),
     line=st.integers(0, 10**6),
