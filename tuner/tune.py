@@ -125,7 +125,7 @@ class Tuner:
             return True
         if self._ask():
             return True
-        if self._stream.running is None and (not len(self._stream) or self._out_of_time()):
+        if self._stream.running is None and (self._out_of_time() or not self._more_to_come):
             return False
         self._show()
         budget = self.options.time_budget_s
@@ -232,6 +232,13 @@ class Tuner:
         if self.options.trials is None:
             return None
         return self.options.trials - len(self._finished) - len(self._judged) - len(self._stream)
+
+    @property
+    def _more_to_come(self) -> bool:
+        """Whether something is under way, or will be once the compilers are rid of what was withdrawn."""
+        left = self._left()
+        wanted = (left is None or left > 0) and not self.feasible.exhausted
+        return len(self._stream) > 0 or (wanted and self._stream.compiling > 0)
 
     @property
     def _near_end(self) -> bool:
