@@ -7,6 +7,7 @@ import hashlib
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,14 @@ from .plan import Plan, Toolchain
 from .request import TrialRequest, trial_request
 from .tools import Job
 
-# What decides a verdict and a time besides the variant itself.
+# What decides a verdict and a time besides the variant itself and its declaration.
 _JUDGING_FILES = (
     *("inputs.py", "shapes.py", "bound.py", "floor.py", "verify.py", "checks.py", "small_checks.py"),
     *("large_check.py", "examiner.py", "figures.py", "measure.py", "workbench.py", "devices/*.py"),
+)
+_JUDGING_MODULES = tuple(
+    Path(__file__).parents[1] / name
+    for name in ("codegen/dtypes.py", "codegen/chain.py", "codegen/steps.py", "templates/reductions.py")
 )
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
@@ -163,8 +168,11 @@ def _cuda_driver() -> str:
 
 
 def _judging_digest() -> str:
-    digest = hashlib.sha256()
+    """Of the code that judges, and of the PyTorch that computes references."""
+    digest = hashlib.sha256(version("torch").encode())
     for pattern in _JUDGING_FILES:
         for path in sorted(Path(__file__).parent.glob(pattern)):
             digest.update(path.read_bytes())
+    for path in _JUDGING_MODULES:
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -59,10 +59,11 @@ class Plan:
         return Config(point.config)
 
     @cached_property
-    def _files(self) -> dict[str, tuple[Path, tuple[int, int]]]:
-        """The files that variants are made of, each with a stamp of its state when the study was named."""
+    def _files(self) -> dict[str, tuple[Path, tuple[int, int], str]]:
+        """The files that variants are made of, each with a digest of the text that names the study and a
+        stamp of the file's state when it had it."""
         paths = {name: path for space in self.spaces.values() for name, path in source_files(space).items()}
-        return {name: (path, _stamp(path)) for name, path in paths.items()}
+        return {name: (path, _stamp(path), _digest(_text(path))) for name, path in paths.items()}
 
     def source(self, point: Point) -> KernelSource:
         """The point's source text.
@@ -71,11 +72,15 @@ class Plan:
             InputError: a file that it is made of was changed since the study was named: what came of it would
                 be taken for a result of the old one.
         """
-        for name, (path, stamp) in self._files.items():
-            if _stamp(path) != stamp:
+        for name, (path, stamp, digest) in self._files.items():
+            state = _stamp(path)
+            if state == stamp:
+                continue
+            if state == (0, 0) or _digest(_text(path)) != digest:
                 raise InputError(
                     f"{name} was changed while it was tuned; the same command starts a new study"
                 )
+            self._files[name] = (path, state, digest)  # touched, but the same
         return render(self.spaces[point.template], self.problem, self.config(point), self.target)
 
     def launch(self, point: Point) -> Launch:
@@ -128,7 +133,7 @@ class Plan:
         )
 
     def _sources(self) -> dict[str, str]:
-        digests = {name: _digest(_text(path)) for name, (path, _) in self._files.items()}
+        digests = {name: digest for name, (_, _, digest) in self._files.items()}
         return digests | {f"{name}:rendered": self._rendered(space) for name, space in self.spaces.items()}
 
     def _rendered(self, space: Space) -> str:

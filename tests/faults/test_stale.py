@@ -233,3 +233,12 @@ def test_what_means_nothing_goes_on_with_the_study(place: Place, storage: BaseSt
     assert len(after.trials()) == held + 3
     assert after.defaults == {NAME: dict(plan.spaces[NAME].default)}
     assert None not in {plan.feasible().index_of(trial.params) for trial in after.trials()}
+
+
+def test_another_pytorch_and_another_reduction_are_another_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = backends._judging_digest()
+    with monkeypatch.context() as patched:
+        patched.setattr(backends, "version", lambda name: "1.0")
+        assert backends._judging_digest() != before
+    monkeypatch.setattr(backends, "_JUDGING_MODULES", backends._JUDGING_MODULES[:1])
+    assert backends._judging_digest() != before
