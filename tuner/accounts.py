@@ -92,6 +92,23 @@ class Accounts:
         """Seconds in which the device had a config."""
         return self._device_s
 
+    def numbers(self, seconds: float) -> dict[str, Any]:
+        """Counts and rates of a run that took so long, in plain JSON."""
+        counts = self.counts
+        return {
+            "seconds": round(seconds, 3),
+            "added": counts.added,
+            "compiled": counts.compiled,
+            "from_cache": counts.cached,
+            "reused_code": counts.reused,
+            "resource_failures": counts.resource_failures,
+            "skipped_spilling": counts.skipped_spilling,
+            "compile_seconds": round(self.seconds["compile"], 3),
+            "measure_seconds": round(self.device_s, 3),
+            "trials_per_minute": round(60.0 * counts.added / seconds, 2) if seconds > 0 else 0.0,
+            "profile": self.profile(),
+        }
+
     def profile(self) -> dict[str, Any]:
         """The search in plain JSON: all but the finals."""
         wall = self.wall_s

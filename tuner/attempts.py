@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which configs were being tried when a tuner died: a config that takes the tuner with it (or the machine)
-must not be tried for ever.
+"""Which configs tuners are at, so that two on one study do not try the same; and which were being tried when
+a tuner died: a config that takes the tuner with it (or the machine) must not be tried for ever.
 
-Each tuner appends the key of a config to a file of its own before the device gets it, flushed to disk:
+Each tuner appends to a file of its own: the key of a config that it is going to try, or is not going to try
+after all, and before the device gets the config, flushed to disk, that it tries it:
 
-    $COLDFORGE_HOME/attempts/<study>/<mark of the process>.jsonl      {"key": "direct:TILE=8,..."}
+    $COLDFORGE_HOME/attempts/<study>/<mark of the process>.jsonl      {"claim": "direct:TILE=8,..."}
+                                                                      {"release": "direct:TILE=8,..."}
+                                                                      {"key": "direct:TILE=8,..."}
 
 An end in good order removes the file: it counts against no config. What a dead tuner left counts once
 against each config it had begun and that has no finished trial. Nobody writes to another's file, so any
@@ -14,11 +17,12 @@ number of tuners may share a study; the files of dead ones are cut down to what 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -29,6 +33,9 @@ from ..codegen.liveness import mark_in, own_mark
 
 DEATHS = 2
 """So many tuners must have died on a config before it is given up."""
+# A tuner that says nothing for so long (stopped, or on another machine and dead) keeps others from nothing.
+_QUIET_S = 120.0
+_LOCK_TRIES, _LOCK_EVERY_S = 50, 0.01
 # Whether a tuner on another machine lives is unknown; after a day without a word it does not.
 _FOREIGN_S = 24 * 3600.0
 
@@ -59,6 +66,32 @@ class Attempts:
         else:
             self._release()
 
+    def claims(self) -> frozenset[str] | None:
+        """The configs that other live tuners claim, finished ones included; None: there is no other one."""
+        others = [path for path in self._records() if path != self._own and _speaks(path)]
+        return frozenset(key for path in others for key in _claimed(path)) if others else None
+
+    def claim(self, point_key: str) -> bool:
+        """Makes a config this tuner's; False when a live one has claimed it.
+
+        Raises:
+            ColdforgeError: the folder cannot be written.
+        """
+        with self._reporting():
+            if self._handle < 0:
+                self._open()
+            with _locked(self.folder):
+                if point_key in (self.claims() or ()):
+                    return False
+                self._append("claim", point_key)
+        return True
+
+    def release(self, point_key: str) -> None:
+        """Takes a claim back: the config is not tried."""
+        if self._handle >= 0:
+            with contextlib.suppress(OSError, ColdforgeError):  # others leave it alone while this one lives
+                self._append("release", point_key)
+
     def begin(self, point_key: str) -> None:
         """Notes that a config is about to run: on disk when this returns.
 
@@ -68,15 +101,23 @@ class Attempts:
         Raises:
             ColdforgeError: the folder cannot be written.
         """
-        line = json.dumps({"key": point_key}).encode() + b"\n"
-        try:
+        with self._reporting():
             if self._handle < 0:
                 self._open()
-            if os.write(self._handle, line) != len(line):
-                raise ColdforgeError(f"cannot write {self._own}: no space left on device")
+            self._append("key", point_key)
             os.fdatasync(self._handle)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise ColdforgeError(f"cannot write {self._own}: {error.strerror or error}") from error
+
+    def _append(self, word: str, point_key: str) -> None:
+        line = json.dumps({word: point_key}).encode() + b"\n"
+        if os.write(self._handle, line) != len(line):
+            raise ColdforgeError(f"cannot write {self._own}: no space left on device")
 
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """The configs that at least two tuners, now dead, had begun and that have no finished trial, sorted.
@@ -127,13 +168,34 @@ class Attempts:
             os.close(folder)
 
     def _of_the_dead(self) -> list[Path]:
+        return [path for path in self._records() if _dead(path)]
+
+    def _records(self) -> list[Path]:
         try:
             names = sorted(os.listdir(self.folder))
         except FileNotFoundError:
             return []
         except OSError as error:
             raise ColdforgeError(f"cannot read {self.folder}: {error.strerror or error}") from error
-        return [self.folder / name for name in names if name.endswith(".jsonl") and _dead(self.folder / name)]
+        return [self.folder / name for name in names if name.endswith(".jsonl")]
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Around a look and a claim. A tuner that was stopped with the lock in hand does not stop the others."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        for _ in range(_LOCK_TRIES):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_LOCK_EVERY_S)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(handle)
 
 
 def _dead(path: Path) -> bool:
@@ -147,23 +209,45 @@ def _dead(path: Path) -> bool:
         return False
 
 
+def _speaks(path: Path) -> bool:
+    """Whether a tuner that may live left it, and wrote to it lately."""
+    try:
+        quiet_s = time.time() - path.stat().st_mtime
+    except OSError:
+        return False
+    mark = mark_in(path.name)
+    return quiet_s < _QUIET_S and mark is not None and mark.alive is not False
+
+
 def _read(path: Path) -> list[str]:
-    """The keys in a file. A torn line, of a disk that was full or a machine that stopped, is skipped."""
+    """The keys of the configs that were tried, in order."""
+    return [key for word, key in _words(path) if word == "key"]
+
+
+def _claimed(path: Path) -> set[str]:
+    claimed: set[str] = set()
+    for word, key in _words(path):
+        (claimed.discard if word == "release" else claimed.add)(key)
+    return claimed
+
+
+def _words(path: Path) -> list[tuple[str, str]]:
+    """What a file says. A torn line, of a disk that was full or a machine that stopped, is skipped."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:  # another tuner cut it away
         return []
     except OSError as error:
         raise ColdforgeError(f"cannot read {path}: {error.strerror or error}") from error
-    keys = []
+    words = []
     for line in lines:
         try:
-            key = json.loads(line)["key"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            ((word, key),) = json.loads(line).items()
+        except (ValueError, AttributeError, RecursionError):
             continue
         if isinstance(key, str):
-            keys.append(key)
-    return keys
+            words.append((word, key))
+    return words
 
 
 def _cut(path: Path, left: list[str]) -> None:

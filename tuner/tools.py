@@ -112,7 +112,19 @@ class Measurer(Waited, Protocol):
 
 
 class Record(Protocol):
-    """Which points were being tried when a tuner died: see `attempts.Attempts`."""
+    """Which points tuners are at, and were at when they died: see `attempts.Attempts`."""
+
+    def claims(self) -> frozenset[str] | None:
+        """The points that other live tuners have claimed; None when there is no other one."""
+        ...
+
+    def claim(self, point_key: str) -> bool:
+        """Makes a point this tuner's; False when it is another's."""
+        ...
+
+    def release(self, point_key: str) -> None:
+        """Takes a claim back."""
+        ...
 
     def begin(self, point_key: str) -> None:
         """Notes that a point is about to run."""
@@ -125,6 +137,17 @@ class Record(Protocol):
 
 class NoRecord:
     """Remembers nothing."""
+
+    def claims(self) -> frozenset[str] | None:
+        """There is no other."""
+        return None
+
+    def claim(self, point_key: str) -> bool:
+        """Every point is free."""
+        return True
+
+    def release(self, point_key: str) -> None:
+        """Nothing was claimed."""
 
     def begin(self, point_key: str) -> None:
         """Forgets it."""

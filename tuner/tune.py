@@ -13,6 +13,7 @@ nothing to do does it wait, for any of them.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import deque
 from typing import Any
 
@@ -26,11 +27,13 @@ from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
 from .progress import Snapshot
 from .search import DEFAULT_SAMPLER, FeasibleSet, Point, Search, sampler_named
+from .standing import Standing
 from .stream import Flight, Stream
 from .study import Study, tally
 from .tools import Job
 
 _LOOK_EVERY_S = 1.0
+_WAIT_FOR_OTHERS_S = 0.2
 _SUSPECT = "the tuner ended twice while it ran"
 
 
@@ -53,11 +56,15 @@ class Tuner:
         self._started = self._looked = self._clock()
         self.accounts = Accounts(self._clock)
         self.sampler = options.sampler or DEFAULT_SAMPLER
-        self._search = Search(feasible, sampler_named(self.sampler), study.trials(), options.seed)
+        self._others: frozenset[str] | None = None  # what other live tuners have claimed; None: there is none
+        self._look_for_others()
+        salt = () if self._others is None else (os.getpid(),)
+        self._search = Search(feasible, sampler_named(self.sampler), study.trials(), options.seed, salt)
+        self._held: dict[str, int] = {}  # asked for here, and another's: key -> index
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
         self._asked = 0
-        self._take_in(study.results())
-        self._known = KnownCode(self._results)
+        self._standing = Standing(study.results())
+        self._known = KnownCode(self._standing.results)
         # Judged and not committed yet; what the device did comes first.
         self._judged: deque[tuple[Flight, TrialResult]] = deque()
         self._provisional: tuple[Job, TrialResult] | None = None  # the best, when this run found it
@@ -70,7 +77,7 @@ class Tuner:
     @property
     def results(self) -> list[TrialResult]:
         """Every result of the study, this run's included."""
-        return self._results
+        return self._standing.results
 
     def run(self) -> str:
         """Searches, holds the finals, and stores the winner.
@@ -84,7 +91,7 @@ class Tuner:
         try:
             self.study.touch()
             self._search_all()
-            if self._best is None:
+            if self._standing.best is None:
                 return "failed"
             self._finals()
             return "ok"
@@ -111,6 +118,8 @@ class Tuner:
                 self._withdraw(self._stream.withdraw())
                 if self._stream.running is not None:
                     self._withdraw([self._stream.running.index])
+                while self._held:
+                    self._search.withdraw(self._held.popitem()[1])
 
     def _turn(self) -> bool:
         """One turn of the loop; False when there is nothing left to do."""
@@ -129,7 +138,10 @@ class Tuner:
             return False
         self._show()
         budget = self.options.time_budget_s
-        self._stream.wait(None if budget is None or self._out_of_time() else budget - self.seconds)
+        limits = [] if budget is None or self._out_of_time() else [budget - self.seconds]
+        if not len(self._stream) and self._others is not None:  # what they do wakes nobody here
+            limits.append(_WAIT_FOR_OTHERS_S)
+        self._stream.wait(min(limits, default=None))
         return True
 
     def _collect(self) -> None:
@@ -155,13 +167,13 @@ class Tuner:
             self.accounts.add(result.details.get("phase_s", {}))
             self.accounts.counts.resource_failures += result.outcome is TrialOutcome.RESOURCE_LIMIT
             self._known.learn(result)
-            self._note_best(result)
+            self._standing.note_best(result)
             self._judged.appendleft((flight, result))
 
     def _launch(self) -> None:
         """Gives the device its next config; those that need none are judged on the way."""
         while self._stream.ready and self._stream.running is None and not self._out_of_time():
-            if self._near_end and self._judged:
+            if self._judged and (self._near_end or self._others is not None):
                 return  # what is judged is committed first, then others' work is looked at: none too many
             self._look()
             if not self._stream.ready:
@@ -171,7 +183,7 @@ class Tuner:
             if result is not None:
                 self._judged.append((flight, result))
                 continue
-            best_ms = self._best.time_ms if self._best else None
+            best_ms = self._standing.best.time_ms if self._standing.best else None
             key = flight.point.key
             self._stream.begin(flight, best_ms, lambda key=key: self._tools.record.begin(key))
 
@@ -207,15 +219,18 @@ class Tuner:
         if not self._stream.has_room or self._out_of_time():
             return False
         self._look()
-        if (left := self._left()) is not None and left <= 0:
+        if (left := self._left()) is not None and left <= len(self._busy_elsewhere):
             return False
         with self.accounts.phase("ask"):
             asked = self._search.ask(1)
         if not asked:
             return False
         (index,) = asked
-        self._asked += 1
         point = self.feasible.points[index]
+        if not self._tools.record.claim(point.key):  # it costs nothing here, and is known soon
+            self._held[point.key] = index
+            return True
+        self._asked += 1
         try:
             with self.accounts.phase("render"):
                 source = self.plan.source(point)
@@ -231,62 +246,60 @@ class Tuner:
         """How many more configs to ask for; None: no limit."""
         if self.options.trials is None:
             return None
-        return self.options.trials - len(self._finished) - len(self._judged) - len(self._stream)
+        return self.options.trials - len(self._standing.finished) - len(self._judged) - len(self._stream)
 
     @property
     def _more_to_come(self) -> bool:
         """Whether something is under way, or will be once the compilers are rid of what was withdrawn."""
         left = self._left()
         wanted = (left is None or left > 0) and not self.feasible.exhausted
-        return len(self._stream) > 0 or (wanted and self._stream.compiling > 0)
+        if len(self._stream) or (wanted and self._stream.compiling > 0):
+            return True
+        return (left is None or left > 0) and bool(self._busy_elsewhere)
+
+    @property
+    def _busy_elsewhere(self) -> frozenset[str]:
+        """What other live tuners are at."""
+        return (self._others or frozenset()) - self._standing.seen
+
+    def _look_for_others(self) -> None:
+        self._others = self._tools.record.claims()
 
     @property
     def _near_end(self) -> bool:
         trials = self.options.trials
-        return trials is not None and trials - len(self._finished) <= 2 * self._stream.window
+        return trials is not None and trials - len(self._standing.finished) <= 2 * self._stream.window
 
     def _look(self) -> None:
         """Takes in, now and then, what other runs on this study stored, so that they share the work; before
-        each step when few are left to do, so that together they do not exceed the total."""
+        each step when few are left to do, so that together they do not exceed the total, and while another
+        one lives."""
         if self._judged:  # the study does not hold yet what is known here
             return
-        if not self._near_end and self._clock() - self._looked < _LOOK_EVERY_S:
+        self._look_for_others()
+        alone = self._others is None and not self._held
+        if alone and not self._near_end and self._clock() - self._looked < _LOOK_EVERY_S:
             return
         with self.accounts.phase("look"):
             self._catch_up()
         self._withdraw(self._stream.withdraw_last(-(self._left() or 0)))
+        for key in [key for key in self._held if key not in (self._others or ())]:
+            self._search.withdraw(self._held.pop(key))  # who had it is gone: anybody's again
 
     def _catch_up(self) -> None:
         self._looked = self._clock()
         trials = self.study.trials()
-        if len(trials) > len(self._results):
+        if len(trials) > len(self._standing.results):
             running = self._stream.running
             gone = self._search.learn(trials, keep=None if running is None else running.index)
             self._stream.withdraw(lambda flight: flight.index in gone)
-            self._take_in(self.study.results())
-
-    def _take_in(self, results: list[TrialResult]) -> None:
-        """Makes these the study's results."""
-        self._results = results
-        self._finished: set[str] = set()
-        self._best: TrialResult | None = None
-        for result in results:
-            self._count(result)
-            self._note_best(result)
-
-    def _count(self, result: TrialResult) -> None:
-        if result.outcome is not TrialOutcome.ILLEGAL:
-            self._finished.add(Point(result.template, result.config).key)
-
-    def _note_best(self, result: TrialResult) -> None:
-        if not result.ok or result.time_ms is None:
-            return
-        if self._best is None or result.time_ms < (self._best.time_ms or 0.0):
-            self._best = result
+            self._held = {key: index for key, index in self._held.items() if index not in gone}
+            self._standing.take_in(self.study.results())
 
     def _withdraw(self, indices: list[int]) -> None:
         for index in indices:
             self._search.withdraw(index)
+            self._tools.record.release(self.feasible.points[index].key)
 
     def _out_of_time(self) -> bool:
         budget = self.options.time_budget_s
@@ -296,13 +309,13 @@ class Tuner:
 
     def _give_up_suspects(self) -> None:
         """Records configs that tuners died of, which are not tried again."""
-        suspects = self._tools.record.suspects(self._finished)
+        suspects = self._tools.record.suspects(self._standing.finished)
         if not suspects:
             return
         by_key = {point.key: index for index, point in enumerate(self.feasible.points)}
         for index in (by_key[key] for key in suspects if key in by_key):
-            if self._search.claim(index):
-                point = self.feasible.points[index]
+            point = self.feasible.points[index]
+            if self._tools.record.claim(point.key) and self._search.claim(index):
                 result = TrialResult(
                     TrialOutcome.CRASH, _SUSPECT, template=point.template, config=point.config
                 )
@@ -320,11 +333,9 @@ class Tuner:
             self.study.record(flight.point, stored, self.feasible.distributions_of(index), seconds)
         self._judged.popleft()
         self._search.tell(index, stored.time_ms if stored.ok else None)
-        self._results.append(stored)
-        self._count(stored)
-        self._note_best(stored)
+        self._standing.add(stored)
         counts.added += stored.outcome is not TrialOutcome.ILLEGAL
-        if flight.job is not None and (self._best is result or self._best is stored):
+        if flight.job is not None and (self._standing.best is result or self._standing.best is stored):
             self._provisional = (flight.job, stored)
 
     def _finals(self) -> None:
@@ -332,13 +343,14 @@ class Tuner:
         finals.
         """
         self._catch_up()
-        if self.study.winner_is_current(len(self._results)):
+        if self.study.winner_is_current(len(self._standing.results)):
             return
         self._show("finals")
-        jobs = self._finalist_jobs(choose_finalists(self._results, self.plan, self.options.finalists))
+        chosen = choose_finalists(self._standing.results, self.plan, self.options.finalists)
+        jobs = self._finalist_jobs(chosen)
         finals = Finals(jobs, self._tools.measurer.finals(jobs))
         with self._guard.shielded():
-            decide(self.plan, self.study, finals, len(self._results))
+            decide(self.plan, self.study, finals, len(self._standing.results))
 
     def _finalist_jobs(self, points: list[Point]) -> list[Job]:
         """Compiled again through the cache: some may be from an earlier run."""
@@ -357,7 +369,7 @@ class Tuner:
         self.accounts.state(self._stream.running is not None, compiling)
 
     def _show(self, phase: str = "") -> None:
-        done = len(self._finished)
+        done = len(self._standing.finished)
         limit = self.options.trials
         total = len(self.feasible) if limit is None else min(limit, len(self.feasible))
         snapshot = Snapshot(
@@ -367,26 +379,12 @@ class Tuner:
             added=self.accounts.counts.added,
             seconds=self.seconds,
             budget_s=self.options.time_budget_s,
-            best=self._best,
-            outcomes=tally(self._results),
+            best=self._standing.best,
+            outcomes=tally(self._standing.results),
         )
         self._tools.progress.update(snapshot)
 
     def numbers(self) -> dict[str, Any]:
         """Counts and rates of this run, for the JSON."""
-        counts, seconds = self.accounts.counts, self.seconds
-        return {
-            "seconds": round(seconds, 3),
-            "added": counts.added,
-            "compiled": counts.compiled,
-            "from_cache": counts.cached,
-            "reused_code": counts.reused,
-            "resource_failures": counts.resource_failures,
-            "skipped_spilling": counts.skipped_spilling,
-            "finished": len(self._finished),
-            "feasible_configs": len(self.feasible),
-            "compile_seconds": round(self.accounts.seconds["compile"], 3),
-            "measure_seconds": round(self.accounts.device_s, 3),
-            "trials_per_minute": round(60.0 * counts.added / seconds, 2) if seconds > 0 else 0.0,
-            "profile": self.accounts.profile(),
-        }
+        progress = {"finished": len(self._standing.finished), "feasible_configs": len(self.feasible)}
+        return {**self.accounts.numbers(self.seconds), **progress}

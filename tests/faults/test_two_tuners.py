@@ -15,12 +15,12 @@ from tuning import Tuning
 # Long on a machine that is busy with other things.
 pytestmark = [pytest.mark.build, pytest.mark.timeout(900)]
 
-GOOD = 10
+GOOD = 12
 
 
 def test_on_one_study(tmp_path: Path) -> None:
     tuning = Tuning(tmp_path, GOOD, COLDFORGE_JOBS="1")
-    runs = [tuning.start("--sampler", "random", "--seed", seed) for seed in ("1", "2")]
+    runs = [tuning.start("--sampler", "exhaustive") for _ in range(2)]
     ends = [run.communicate(timeout=600) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], ends
     assert not [err for _, err in ends if "Traceback" in err]
@@ -29,8 +29,8 @@ def test_on_one_study(tmp_path: Path) -> None:
     assert {trial.state for trial in trials} == {TrialState.COMPLETE}
     times = Counter(trial.params["STEP"] for trial in trials)
     assert sorted(times) == list(range(GOOD))
-    # What both had in flight is there twice; the rest is shared.
-    assert len(trials) < 2 * GOOD, times
+    # What both began at one moment may be there twice; the rest is shared.
+    assert len(trials) <= GOOD + 2, times
     assert study.winner is not None
     assert study.winner["winner"]["config"] == {"STEP": BEST, "FAULT": "none"}
     again = tuning.run()

@@ -205,6 +205,20 @@ class PretendRecord:
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.suspected: tuple[str, ...] = ()
+        self.claimed: list[str] = []
+        self.others: Callable[[], frozenset[str] | None] = lambda: None
+
+    def claims(self) -> frozenset[str] | None:
+        return self.others()
+
+    def claim(self, point_key: str) -> bool:
+        if point_key in (self.others() or ()):
+            return False
+        self.claimed.append(point_key)
+        return True
+
+    def release(self, point_key: str) -> None:
+        self.claimed.remove(point_key)
 
     def begin(self, point_key: str) -> None:
         self.begun.append(point_key)

@@ -180,3 +180,43 @@ def test_a_full_disk_is_one_line() -> None:
     with pytest.raises(ColdforgeError, match=r"^cannot write .*: No space left on device$"):
         attempts.begin(BAD)
     attempts.close()
+
+
+# A live process that is not this one.
+ANOTHER = replace(own_mark(), pid=os.getppid(), started="0")
+
+
+def _write(home: Path, *lines: dict[str, str], mark: Mark = ANOTHER) -> Path:
+    return _dead(home, mark=mark, text="".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_config_is_one_tuners(tmp_path: Path) -> None:
+    own = Attempts(tmp_path, STUDY)
+    assert own.claims() is None
+    path = _write(tmp_path, {"claim": BAD}, {"claim": GOOD}, {"release": GOOD})
+    assert own.claims() == {BAD}
+    assert own.claim(GOOD)
+    assert not own.claim(BAD)
+    with path.open("a") as file:
+        file.write(json.dumps({"release": BAD}) + "\n")
+    assert own.claims() == frozenset()
+    assert own.claim(BAD)
+    own.release(BAD)
+    own.close()
+    assert list(own.folder.iterdir()) == [path]
+
+
+def test_claims_of_the_dead_and_of_the_silent_bind_nobody(tmp_path: Path) -> None:
+    own = Attempts(tmp_path, STUDY)
+    _write(tmp_path, {"claim": BAD}, mark=NOBODY)
+    path = _write(tmp_path, {"claim": BAD})
+    os.utime(path, (time.time() - 1000, time.time() - 1000))
+    assert own.claims() is None
+    assert own.claim(BAD)
+    own.close()
+
+
+def test_a_claim_is_no_attempt(tmp_path: Path) -> None:
+    for pid in (NOBODY.pid, NOBODY.pid + 1):
+        _write(tmp_path, {"claim": BAD}, mark=replace(NOBODY, pid=pid))
+    assert Attempts(tmp_path, STUDY).suspects(()) == ()

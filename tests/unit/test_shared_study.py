@@ -36,3 +36,64 @@ def test_others_finish_what_is_queued_and_the_total_is_reached(
     assert bench.tune(jobs=jobs, trials=trials, sampler="exhaustive") == "ok"
     assert bench.tuner is not None
     assert bench.tuner.numbers()["finished"] == trials
+
+
+def test_what_another_one_claims_is_left_to_it(bench: Bench) -> None:
+    """It finishes some while this one works, the last while this one has nothing else to do."""
+    feasible = bench.plan.feasible()
+    theirs = [feasible.points[index] for index in (1, 2, 5)]
+    ends = {theirs[0].key: 2.0, theirs[1].key: 7.0, theirs[2].key: 40.0}
+
+    def claims() -> frozenset[str]:
+        done = bench.keys()
+        for index, point in enumerate(feasible.points):
+            if ends.get(point.key, 1e9) <= bench.world.now and f"{point.params}" not in done:
+                result = TrialResult(TrialOutcome.OK, time_ms=50.0)
+                bench.study.record(point, result, feasible.distributions_of(index))
+        return frozenset(ends)
+
+    bench.record.others = claims
+    bench.compiler.seconds, bench.worker.seconds = 0.5, 1.0
+    assert bench.tune(jobs=2, trials=10, sampler="exhaustive") == "ok"
+    assert len(set(bench.keys())) == len(bench.keys()) == 10
+    assert not set(bench.worker.measured) & ends.keys()
+    assert len(bench.compiler.compiled) == 7 + len(bench.worker.finalists)
+    assert 40.0 <= bench.world.now < 41.0
+
+
+def test_what_a_tuner_claimed_that_ended_is_tried_here(bench: Bench) -> None:
+    feasible = bench.plan.feasible()
+    theirs = frozenset(feasible.points[index].key for index in (1, 2))
+    bench.record.others = lambda: theirs if bench.world.now < 30.0 else None
+    bench.worker.seconds = 1.0
+    assert bench.tune(trials=10, sampler="exhaustive") == "ok"
+    assert len(set(bench.keys())) == len(bench.keys()) == 10
+    assert set(bench.record.claimed) == set(bench.worker.measured)
+    assert bench.tune(trials=len(feasible), sampler="exhaustive") == "ok"
+    assert theirs <= set(bench.worker.measured)
+
+
+def test_beside_another_one_each_result_is_stored_before_the_next_config_begins(bench: Bench) -> None:
+    bench.record.others = lambda: frozenset()
+    stored: list[int] = []
+    bench.worker.before = lambda number: stored.append(len(bench.study.trials()))
+    bench.compiler.seconds, bench.worker.seconds = 0.1, 0.5
+    bench.tune(trials=60, jobs=2)
+    assert stored == list(range(60))
+
+
+def test_withdrawn_configs_are_released(bench: Bench) -> None:
+    bench.compiler.seconds, bench.worker.seconds = 0.1, 1.0
+    assert bench.tune(trials=None, time_budget_s=5.0, jobs=4) == "ok"
+    assert sorted(bench.record.claimed) == sorted(bench.worker.measured)
+
+
+def test_beside_another_one_the_random_stream_is_another(tmp_path: Path) -> None:
+    def first(others: frozenset[str] | None) -> list[str]:
+        bench = Bench(tmp_path)
+        bench.record.others = lambda: others
+        bench.tune(trials=12, sampler="random")
+        return bench.worker.measured
+
+    assert first(None) == first(None)
+    assert first(frozenset()) != first(None)

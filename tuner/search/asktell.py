@@ -8,7 +8,7 @@ that point is what it is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import optuna
@@ -26,7 +26,12 @@ class Search:
     """
 
     def __init__(
-        self, feasible: FeasibleSet, factory: SamplerFactory, stored: Iterable[FrozenTrial], seed: int
+        self,
+        feasible: FeasibleSet,
+        factory: SamplerFactory,
+        stored: Iterable[FrozenTrial],
+        seed: int,
+        salt: Sequence[int] = (),
     ) -> None:
         """Rebuilds the sampler's study.
 
@@ -36,10 +41,11 @@ class Search:
             stored: the finished trials of the study so far.
             seed: the run's seed. The draws depend on it and on the number of stored trials, so that a
                 resumed run does not repeat itself.
+            salt: what tells this run from others that are under way with the same seed.
         """
         self.feasible = feasible
         trials = list(stored)
-        streams = np.random.SeedSequence([seed, len(trials)]).spawn(2)
+        streams = np.random.SeedSequence([seed, len(trials), *salt]).spawn(2)
         self._rng = np.random.default_rng(streams[0])
         sampler = factory(feasible, int(streams[1].generate_state(1)[0]))
         optuna.logging.set_verbosity(optuna.logging.WARNING)
