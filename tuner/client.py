@@ -18,6 +18,7 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
+from ..codegen.awake import AwakeClock
 from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.settings import TRIAL_LIMIT_S, Settings
 from ..codegen.target import Target
@@ -35,7 +36,8 @@ _ATTEMPTS = 2  # of what lost a worker, perhaps through no fault of its own
 
 T = TypeVar("T")
 Talk = Generator[float, None, T]
-"""A conversation with a worker: yields, while nothing has come, the time at which it must be resumed."""
+"""A conversation with a worker: yields, while nothing has come, the time at which it must be resumed, by the
+client's clock."""
 
 
 def time_limit_s(request: TrialRequest, base_s: float = TRIAL_LIMIT_S) -> float:
@@ -56,6 +58,7 @@ class WorkerClient:
         target: The device that the worker opens.
         settings: Passed on to the worker.
         spare, hush, unhush: See `Workers`.
+        clock: For the limits.
     """
 
     def __init__(
@@ -66,10 +69,12 @@ class WorkerClient:
         spare: bool = False,
         hush: Callable[[], None] = lambda: None,
         unhush: Callable[[], None] = lambda: None,
+        clock: AwakeClock | None = None,
     ) -> None:
         self.target = target
         self.settings = settings
         self._workers = Workers(target, settings, spare=spare, hush=hush, unhush=unhush)
+        self._clock = clock or AwakeClock()
         self._busy = False
         self._talk: Talk[TrialResult] | None = None
         self._result: TrialResult | None = None
@@ -141,7 +146,7 @@ class WorkerClient:
         """Seconds until `poll` must be called although nothing is ready; None when nothing was begun."""
         if self._talk is None:
             return None if self._result is None else 0.0
-        return max(0.0, self._resume_at - time.monotonic())
+        return self._clock.left_s(self._resume_at)
 
     # --- to the end ---
 
@@ -223,7 +228,7 @@ class WorkerClient:
             except StopIteration as end:
                 return end.value
             assert self._workers.current is not None
-            wait(self._workers.current.waitables, max(0.0, resume_at - time.monotonic()))
+            wait(self._workers.current.waitables, self._clock.left_s(resume_at))
 
     def _judged(
         self,
@@ -281,7 +286,7 @@ class WorkerClient:
             if self.target.kind == "cuda":  # not beside a trial: it would disturb what is timed
                 self._workers.fill_up()
             self._busy = True
-            deadline = time.monotonic() + START_LIMIT_S
+            deadline = self._clock() + START_LIMIT_S
             try:
                 answer = yield from self._answer(worker, deadline, "the device did not open")
             except WorkerDied as error:
@@ -302,9 +307,7 @@ class WorkerClient:
         assert worker is not None
         self._busy = True
         worker.send(message)
-        answer = yield from self._answer(
-            worker, time.monotonic() + limit_s, f"no answer within {limit_s:g} s"
-        )
+        answer = yield from self._answer(worker, self._clock() + limit_s, f"no answer within {limit_s:g} s")
         self._busy = False
         if answer["kind"] == "fault":
             self._drop()
@@ -324,12 +327,14 @@ class WorkerClient:
                 self._drop()
                 raise
             if message is None:
-                if time.monotonic() >= deadline:
+                if self._clock() >= deadline:
                     self._drop()
                     raise WorkerDied(silence, TrialOutcome.TIMEOUT, by_own_fault=True)
                 yield deadline
             elif message["kind"] == "quiet":
+                asked = self._clock()
                 self._workers.hush()
+                deadline += self._clock() - asked  # the worker waited for it
                 worker.send({"kind": "go"})
             elif message["kind"] == "noise":
                 self._workers.unhush()

@@ -10,12 +10,12 @@ process that made it.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 
+from ..awake import WAKE_S, AwakeClock
 from ..errors import ColdforgeError, CompileError
 from ..spawn import continue_all, stop_tree
 from .artifact import Artifact
@@ -41,7 +41,7 @@ class CompilePool:
         cache: Cache,
         jobs: int,
         request_limit_s: float = REQUEST_LIMIT_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Starts nothing yet.
 
@@ -50,11 +50,12 @@ class CompilePool:
             jobs: How many sources to compile at once, at least 1.
             request_limit_s: Seconds after which a compilation is killed and its request failed; those that
                 it was paused do not count.
-            clock: Seconds, for the limit.
+            clock: Seconds, for the limit; those in which this process ran when not given.
         """
         if jobs < 1:
             raise ValueError(f"jobs is {jobs}; it must be at least 1")
-        self._cache, self._jobs, self._limit_s, self._clock = cache, jobs, request_limit_s, clock
+        self._cache, self._jobs, self._limit_s = cache, jobs, request_limit_s
+        self._clock = clock or AwakeClock()
         self._processes: list[CompilingProcess] = []
         self._queue: deque[Ticket] = deque()
         self._next_number = 0
@@ -142,7 +143,7 @@ class CompilePool:
         if self._paused_at is not None:
             return None
         deadlines = [process.deadline for process in self._processes if process.ticket is not None]
-        return max(0.0, min(deadlines) - self._clock()) if deadlines else None
+        return min(WAKE_S, max(0.0, min(deadlines) - self._clock())) if deadlines else None
 
     def collect(self) -> list[tuple[int, Artifact | CompileError]]:
         """The answers that are there; never waits. A process that died or ran past its limit leaves the pool.
@@ -167,7 +168,7 @@ class CompilePool:
         try:
             answer = process.receive()
         except (EOFError, OSError):
-            return self._lose(process, "crashed", tries=_TRIES)
+            return self._lose(process, None, tries=_TRIES)
         ticket = process.ticket
         if answer is None or ticket is None:  # a word that it is up
             return []
@@ -177,9 +178,13 @@ class CompilePool:
         return [] if ticket.abandoned else [(ticket.number, answer)]
 
     def _lose(
-        self, process: CompilingProcess, what: str, tries: int
+        self, process: CompilingProcess, what: str | None, tries: int
     ) -> list[tuple[int, Artifact | CompileError]]:
-        """Drops a process. Its request fails when it lost so many, else it is tried again."""
+        """Drops a process. Its request fails when it lost so many, else it is tried again.
+
+        Args:
+            what: What was wrong; None when it ended by itself.
+        """
         self._processes.remove(process)
         status = process.stop()
         ticket = process.ticket
@@ -189,7 +194,8 @@ class CompilePool:
         if ticket.tries < tries:
             self._queue.appendleft(ticket)
             return []
-        return [(ticket.number, CompileError(f"{ticket.name}: the compiler {what} (exit status {status})"))]
+        what = what or f"crashed (exit status {status})"
+        return [(ticket.number, CompileError(f"{ticket.name}: the compiler {what}"))]
 
     def _feed(self) -> None:
         """Gives the free processes what is queued. Nothing begins in a pause."""

@@ -15,6 +15,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
+from coldforge.codegen.awake import WAKE_S
 from coldforge.codegen.compile import Artifact, Cache
 from coldforge.codegen.compile.pool import CompilePool, CompileRequest
 from coldforge.codegen.errors import CompileError
@@ -130,7 +131,8 @@ def test_a_pause_stops_the_compilers_and_their_clock(tmp_path: Path, slow_compil
         pool.resume()
         pool.resume()
         _until(lambda: "T" not in [_state(pid) for pid in (process.pid, compiler, child)])
-        assert pool.patience_s == 10.0
+        assert pool.patience_s == WAKE_S
+        assert process.deadline == 1010.0
         assert pool.collect() == []
         now = 1011.0
         answers = {**dict(pool.collect()), **_collect(pool, 1)}
