@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..codegen.compile import Artifact
 from .outcome import TrialResult
 from .plan import Plan
 from .search import Point
 from .study import Study, thinned
-from .tools import Job
+from .tools import Compiler, Job
 from .winners import winner_record
 
 
@@ -42,6 +43,18 @@ def choose_finalists(results: Sequence[TrialResult], plan: Plan, count: int) -> 
         if point is not None and point.key not in {p.key for p in chosen}:
             chosen.append(point)
     return chosen
+
+
+def compiled_again(plan: Plan, compiler: Compiler, points: Sequence[Point]) -> list[Job]:
+    """The points compiled, through the cache: some may be from an earlier run. One that fails now is left out
+    rather than lose the finals."""
+    sources = [plan.source(point) for point in points]
+    answers = dict(compiler.compile(sources))
+    return [
+        Job(point, source, answer)
+        for position, (point, source) in enumerate(zip(points, sources, strict=True))
+        if isinstance(answer := answers[position], Artifact)
+    ]
 
 
 def decide(plan: Plan, study: Study, finals: Finals, trials: int) -> None:

@@ -11,6 +11,7 @@ from ..codegen.compile import Resources
 from ..codegen.errors import ColdforgeError
 from .outcome import TrialOutcome, TrialResult
 from .search import Point
+from .study import SPILLED
 from .tools import Job
 
 # Outcomes that the machine code decides: the same code has them again. A time limit, a crash, and memory that
@@ -53,12 +54,13 @@ def _key(code_digest: str, launch: Mapping[str, Any] | None) -> tuple[Any, ...] 
     return (code_digest, *sorted(launch.items())) if code_digest and launch else None
 
 
-def heavy_spill(resources: Resources, limit_bytes: int | None) -> str | None:
-    """Why a kernel that spills much is not run; None when it may be."""
+def heavy_spill(resources: Resources, limit_bytes: int | None) -> TrialResult | None:
+    """The result of a kernel that spills too much to be run; None when it may be."""
     spilled = resources.spill_store_bytes + resources.spill_load_bytes
     if limit_bytes is None or spilled <= limit_bytes:
         return None
-    return f"not run: its registers spill {spilled} bytes a thread (stores and loads), over {limit_bytes}"
+    reason = f"not run: its registers spill {spilled} bytes a thread (stores and loads), over {limit_bytes}"
+    return TrialResult(TrialOutcome.RESOURCE_LIMIT, reason, details={SPILLED: spilled})
 
 
 def not_compiled(point: Point, error: ColdforgeError) -> TrialResult:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from .outcome import TrialOutcome, TrialResult
 from .search import Point
+from .study import SPILLED
 
 
 class Standing:
@@ -14,19 +15,33 @@ class Standing:
 
     Attributes:
         results: every result, this run's included.
+        admitted: keys of configs that an earlier run did not run and that this one may.
         finished: keys of the finished configs: of every outcome but ``illegal``.
         seen: keys of the configs with a result.
         best: the fastest variant.
     """
 
-    def __init__(self, results: Iterable[TrialResult] = ()) -> None:
-        self.take_in(results)
+    def __init__(self, spill_limit_bytes: int | None) -> None:
+        """Empty.
+
+        Args:
+            spill_limit_bytes: of this run.
+        """
+        self._limit_bytes = spill_limit_bytes
+        self.take_in(())
+
+    def counts(self, result: TrialResult) -> bool:
+        """Whether a result holds in this run; one that a stricter spill limit made does not."""
+        spilled = result.details.get(SPILLED)
+        admitted = isinstance(spilled, int) and (self._limit_bytes is None or spilled <= self._limit_bytes)
+        return not admitted
 
     def take_in(self, results: Iterable[TrialResult]) -> None:
         """Makes these the study's results."""
         self.results: list[TrialResult] = []
         self.finished: set[str] = set()
         self.seen: set[str] = set()
+        self.admitted: set[str] = set()
         self.best: TrialResult | None = None
         for result in results:
             self.add(result)
@@ -36,6 +51,9 @@ class Standing:
         self.results.append(result)
         self.note_best(result)
         key = Point(result.template, result.config).key
+        if not self.counts(result):
+            self.admitted.add(key)
+            return
         self.seen.add(key)
         if result.outcome is not TrialOutcome.ILLEGAL:
             self.finished.add(key)

@@ -32,6 +32,10 @@ ROOTS = "roots"
 """The attribute that holds paths of this machine."""
 _ALONE, _REST = ("outcome", "reason", "error", "code_digest", "resources", "config"), "more"
 _MAX_SAMPLES = 100
+SPILLED = "spilled_bytes"
+"""The detail of a config that was not run because it spills so many bytes."""
+RUN_AFTER_ALL = "run_after_all"
+"""The detail of a config that was not run at first, and under a larger limit then was."""
 
 
 class Study:
@@ -179,9 +183,11 @@ def result_of(trial: FrozenTrial, where: str = "a trial") -> TrialResult:
 
 
 def tally(results: list[TrialResult]) -> dict[str, int]:
-    """Outcome -> how many, the good ones first; outcomes that did not occur are left out."""
+    """Outcome -> how many, the good ones first; outcomes that did not occur are left out. That a
+    config was not run does not count when it was run after all."""
     counts = Counter(result.outcome for result in results)
-    return {outcome.value: counts[outcome] for outcome in TrialOutcome if counts[outcome]}
+    counts[TrialOutcome.RESOURCE_LIMIT] -= sum(bool(r.details.get(RUN_AFTER_ALL)) for r in results)
+    return {outcome.value: counts[outcome] for outcome in TrialOutcome if counts[outcome] > 0}
 
 
 def finished_count(results: list[TrialResult]) -> int:

@@ -17,11 +17,13 @@ import os
 from collections import deque
 from typing import Any
 
+from optuna.trial import FrozenTrial
+
 from ..codegen.compile import Artifact
-from ..codegen.errors import CompileError, DeclarationError
+from ..codegen.errors import DeclarationError
 from .accounts import Accounts
 from .equipment import Equipment, TuneOptions
-from .finals import Finals, choose_finalists, decide, keep_provisional
+from .finals import Finals, choose_finalists, compiled_again, decide, keep_provisional
 from .known import KnownCode, completed, heavy_spill, not_compiled
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
@@ -29,7 +31,7 @@ from .progress import Snapshot
 from .search import DEFAULT_SAMPLER, FeasibleSet, Point, Search, sampler_named
 from .standing import Standing
 from .stream import Flight, Stream
-from .study import Study, tally
+from .study import RUN_AFTER_ALL, Study, tally
 from .tools import Job
 
 _LOOK_EVERY_S = 1.0
@@ -58,12 +60,13 @@ class Tuner:
         self.sampler = options.sampler or DEFAULT_SAMPLER
         self._others: frozenset[str] | None = None  # what other live tuners have claimed; None: there is none
         self._look_for_others()
+        self._standing = Standing(options.spill_limit_bytes)
+        stored = self._read_study()
         salt = () if self._others is None else (os.getpid(),)
-        self._search = Search(feasible, sampler_named(self.sampler), study.trials(), options.seed, salt)
+        self._search = Search(feasible, sampler_named(self.sampler), stored, options.seed, salt)
         self._held: dict[str, int] = {}  # asked for here, and another's: key -> index
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
         self._asked = 0
-        self._standing = Standing(study.results())
         self._known = KnownCode(self._standing.results)
         # Judged and not committed yet; what the device did comes first.
         self._judged: deque[tuple[Flight, TrialResult]] = deque()
@@ -201,11 +204,11 @@ class Tuner:
             return known
         if flight.index in self.feasible.defaults:
             return None
-        reason = heavy_spill(job.artifact.resources, self.options.spill_limit_bytes)
-        if reason is None:
+        skipped = heavy_spill(job.artifact.resources, self.options.spill_limit_bytes)
+        if skipped is None:
             return None
         counts.skipped_spilling += 1
-        return completed(TrialResult(TrialOutcome.RESOURCE_LIMIT, reason), job, facts)
+        return completed(skipped, job, facts)
 
     def _facts(self, job: Job) -> dict[str, Any]:
         return {
@@ -291,10 +294,16 @@ class Tuner:
         trials = self.study.trials()
         if len(trials) > len(self._standing.results):
             running = self._stream.running
-            gone = self._search.learn(trials, keep=None if running is None else running.index)
+            gone = self._search.learn(self._read_study(), keep=None if running is None else running.index)
             self._stream.withdraw(lambda flight: flight.index in gone)
             self._held = {key: index for key, index in self._held.items() if index not in gone}
-            self._standing.take_in(self.study.results())
+
+    def _read_study(self) -> list[FrozenTrial]:
+        """Takes in what the study holds; the trials that count."""
+        trials, results = self.study.trials(), self.study.results()
+        results = results[: len(trials)]
+        self._standing.take_in(results)
+        return [t for t, result in zip(trials, results, strict=True) if self._standing.counts(result)]
 
     def _withdraw(self, indices: list[int]) -> None:
         for index in indices:
@@ -327,6 +336,9 @@ class Tuner:
         index, counts = flight.index, self.accounts.counts
         # Said of each: a result that came by its machine code has the details of another config.
         details = {**result.details, "default": index in self.feasible.defaults}
+        details.pop(RUN_AFTER_ALL, None)
+        if flight.point.key in self._standing.admitted:
+            details[RUN_AFTER_ALL] = True
         seconds = result.seconds + float(result.details.get("compile_s", 0.0))
         stored = dataclasses.replace(result, details=details)
         with self.accounts.phase("record"):
@@ -347,20 +359,10 @@ class Tuner:
             return
         self._show("finals")
         chosen = choose_finalists(self._standing.results, self.plan, self.options.finalists)
-        jobs = self._finalist_jobs(chosen)
+        jobs = compiled_again(self.plan, self._tools.compiler, chosen)
         finals = Finals(jobs, self._tools.measurer.finals(jobs))
         with self._guard.shielded():
             decide(self.plan, self.study, finals, len(self._standing.results))
-
-    def _finalist_jobs(self, points: list[Point]) -> list[Job]:
-        """Compiled again through the cache: some may be from an earlier run."""
-        sources = [self.plan.source(point) for point in points]
-        compiled: dict[int, Job] = {}
-        for position, answer in self._tools.compiler.compile(sources):
-            if isinstance(answer, CompileError):
-                continue  # it compiled before; leave it out rather than lose the finals
-            compiled[position] = Job(points[position], sources[position], answer)
-        return [compiled[position] for position in sorted(compiled)]
 
     # --- what is shown ---
 
