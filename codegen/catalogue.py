@@ -20,6 +20,7 @@ from .space_file import load_space
 from .target import Target
 
 BUILTIN_ROOT = Path(__file__).resolve().parent.parent / "templates"
+_HOW_TO_OPERATE = "give it `workloads:`, or declare an operator of it in operators/<operator>.yaml"
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,17 @@ class Catalogue:
 
         Raises:
             UnknownName: there is none.
+            InputError: it is a family's name, and no operator's.
         """
-        if name not in self.operators:
+        if name in self.operators:
+            return self.operators[name]
+        if name not in self.families:
             raise UnknownName("operator", name, list(self.operators))
-        return self.operators[name]
+        of_it = sorted(o.name for o in self.operators.values() if o.family.name == name)
+        raise InputError(
+            f"the family {name} declares no workloads of its own, so it is no operator; "
+            + (f"its operators: {', '.join(of_it)}" if of_it else _HOW_TO_OPERATE)
+        )
 
     @cached_property
     def _spaces(self) -> dict[str, list[Space]]:

@@ -58,16 +58,26 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     best, default = run["best"], run["default"]
     if best and default and default["time_ms"]:
         speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
-    added = f"{run['added']} configs in {run['seconds']:.0f} s"
-    if not run["added"]:
-        every = run["finished"] == run.get("feasible_configs")
-        added = f"all {run['finished']} configs are done" if every else "nothing was left to do"
-    parts: list[RenderableType] = [Text(f"{run['status']}: {added}{speedup}", style="bold"), _facts(run)]
+    head = Text(f"{run['status']}: {_added(run)}{speedup}", style="bold")
+    parts: list[RenderableType] = [head, _facts(run)]
     if doubt := _disturbed(run):
         parts.append(Text(doubt, style="yellow"))
     if best is None and run["failures"]:
         parts.append(_causes(run["failures"]))
     return Group(*parts)
+
+
+def _added(run: Mapping[str, Any]) -> str:
+    """What a run did to its study."""
+    if run["added"]:
+        return f"{run['added']} configs in {run['seconds']:.0f} s"
+    finished, legal = run["finished"], run.get("feasible_configs")
+    if finished == legal:
+        held = run["best"] is None or run["best"].get("from") == "finals"
+        return f"all {finished} configs are done" + ("" if held else ", the finals are not held")
+    if run["status"] == "stopped":
+        return f"before a config was finished; {finished} of {legal} are"
+    return f"no config was added; {finished} of {legal} are done"
 
 
 def _disturbed(run: Mapping[str, Any]) -> str:

@@ -13,10 +13,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import ColdforgeError
 from ..spawn import GUARD_NAME
 
 # A group that loses its parent while stopped is sent SIGHUP: the guard outlives it.
@@ -36,6 +38,51 @@ class Ended:
     status: int | None
     output: bytes
     errors: bytes = b""
+
+
+class Leash:
+    """Ends what `run_group` runs in other threads. A thread that waits for a program sees no Ctrl-C, so the
+    main thread, which does, pulls.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: set[int] = set()
+        self._pulled = False
+
+    def take(self) -> None:
+        """Puts the programs that the calling thread runs from now on on this leash."""
+        _THREAD.leash = self
+
+    def pull(self) -> None:
+        """Kills what runs. What would still begin raises `Pulled`. May be called again."""
+        with self._lock:
+            self._pulled = True
+            for group in self._groups:
+                _kill(group)
+
+    def check(self) -> None:
+        """Raises Pulled once it was pulled."""
+        if self._pulled:
+            raise Pulled("stopped")
+
+    @contextlib.contextmanager
+    def holding(self, group: int) -> Iterator[None]:
+        """Has a process group on the leash; its leader must not be reaped before the end of the block."""
+        with self._lock:
+            self._groups.add(group)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._groups.remove(group)
+
+
+class Pulled(ColdforgeError):
+    """A program that did not run to its end, because its leash was pulled."""
+
+
+_THREAD = threading.local()
 
 
 def run_group(
@@ -59,8 +106,11 @@ def run_group(
 
     Raises:
         OSError: It cannot be started.
+        Pulled: The thread's leash was pulled.
     """
-    with _guarded_group() as group:
+    leash: Leash = getattr(_THREAD, "leash", None) or Leash()
+    leash.check()
+    with _guarded_group() as group, leash.holding(group):
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -72,7 +122,9 @@ def run_group(
         )
         finished = False
         try:
+            leash.check()  # a pull just now may have come before the program
             output, errors = process.communicate(feed, timeout=time_limit_s)
+            leash.check()
             finished = True
             return Ended(process.returncode, output, errors or b"")
         except subprocess.TimeoutExpired as error:

@@ -102,7 +102,9 @@ def _gcc() -> tuple[str, str]:
     return find_compiler()[0], version
 
 
-def kernel_library(source: KernelSource, build: str, cache: Cache, arch: str = "sm_90") -> Artifact:
+def kernel_library(
+    source: KernelSource, build: str, cache: Cache, arch: str = "sm_90", template: Path | None = None
+) -> Artifact:
     """Compiles the text of one CUDA variant for the CPU.
 
     Args:
@@ -110,6 +112,7 @@ def kernel_library(source: KernelSource, build: str, cache: Cache, arch: str = "
         build: One of BUILDS.
         cache: Where the library is kept and looked for.
         arch: What `__CUDA_ARCH__` says, where the text asks.
+        template: The template's file, for the line of a declaration that is not understood.
 
     Raises:
         CompileError: g++ refused it: the log is attached.
@@ -117,7 +120,7 @@ def kernel_library(source: KernelSource, build: str, cache: Cache, arch: str = "
         InputError: There is no such build.
         ToolMissing: There is no g++.
     """
-    text = for_host(source.text)
+    text = for_host(source.text, template)
     path, compiler = _gcc()
     defines = (
         (f"-D__CUDA_ARCH__={arch.removeprefix('sm_').rstrip('af')}0",) if _ARCH_TEST.search(text) else ()

@@ -20,6 +20,8 @@ OWN_LINES = "coldforge-emulator"
 """The folder that the emulator's own lines are said to be in."""
 _MARK = re.compile(r'^[ \t]*#line[ \t]+(\d+)[ \t]+"([^"]+)"')
 _WORD = re.compile(r"\w")
+_SAID = re.compile(r"(?P<file>[^\s:()]+)(?:\((?P<nvrtc>\d+)\)|:(?P<line>\d+)(?::\d+)?):")
+"""How a compiler names a line: g++ `file:12:5:`, NVRTC `file(12):`."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,34 @@ class LineMap:
                 rendered = stretch.rendered + line - stretch.first
                 return Place(*self._in_template(file, line, rendered), rendered)
         return Place(file, line)
+
+    def at(self, rendered: int) -> Place:
+        """The place of a line of the rendered text."""
+        for stretch in self._stretches:
+            if stretch.rendered <= rendered < stretch.rendered + stretch.count:
+                return self.place(stretch.file, stretch.first + rendered - stretch.rendered)
+        return Place(RENDERED, rendered, rendered)
+
+    def told(self, message: str, log: str) -> tuple[str, Place | None]:
+        """What a compiler said, in the template's lines.
+
+        Args:
+            message: the error, which may begin with the line that the compiler names.
+            log: all that it printed: an error in a foreign header says there from where it came.
+
+        Returns:
+            The message at its place; the place, None where neither names a line of the rendered text.
+        """
+        if (said := _SAID.search(message)) and (place := self._said(said)):
+            return f"{message[: said.start()]}{place}:{message[said.end() :]}", place
+        for said in _SAID.finditer(log):
+            if place := self._said(said):
+                return f"{message}, from {place}", place
+        return message, None
+
+    def _said(self, said: re.Match[str]) -> Place | None:
+        place = self.place(said["file"], int(said["line"] or said["nvrtc"]))
+        return place if place.rendered_line else None
 
     def _in_template(self, file: str, line: int, rendered: int) -> tuple[str, int]:
         """The template's own line, where one line of it has exactly this text."""

@@ -94,7 +94,8 @@ def emulate_calls(
             if name not in entries:
                 raise InputError(f"{source.name} has no kernel {name}, and its launch asks for it")
     where = cache or Cache(load_settings().home / "cache")
-    library, program = kernel_library(source, build, where).path, runner(build, where).path
+    library = kernel_library(source, build, where, template=template).path
+    program = runner(build, where).path
     results: list[Emulation] = []
     while len(results) < len(calls):
         results += _run(program, library, calls[len(results) :])

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,8 +23,16 @@ from coldforge.codegen.settings import load_settings
 from coldforge.codegen.target import cpu_target
 from coldforge.tuner.check.device_code import device_code
 from coldforge.tuner.check.execute import fill
-from coldforge.tuner.check.instantiations import Subject, founders, ledger_path, merge, subjects
+from coldforge.tuner.check.instantiations import (
+    Instantiation,
+    Subject,
+    founders,
+    ledger_path,
+    merge,
+    subjects,
+)
 from coldforge.tuner.check.ledger import Ledger, claims
+from coldforge.tuner.check.run import Checked
 from coldforge.tuner.cli import run
 from emulator_kernels import shared_cache
 
@@ -277,6 +288,62 @@ def test_what_is_wrong_is_not_recorded(own: Path, capsys: pytest.CaptureFixture[
     state = json.loads(capsys.readouterr().out)
     assert (state["failed"], state["lacking"]) == (1, 1)
     assert "wrong_result" in state["causes"]
+
+
+@pytest.mark.usefixtures("_home")
+def test_an_interrupted_run_keeps_what_it_recorded(
+    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(subject: Subject, todo: Iterable[Instantiation], _: object) -> Iterator[Any]:
+        yield (one := next(iter(todo))), Checked(subject.space, one.config, 1.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coldforge.tuner.check.execute._emulated", interrupted)
+    command = ["check", "my_mish", "--all", "--ledger", "--templates", str(own)]
+    for left in (3, 2):
+        assert run([*command, "--json"]) == 1
+        captured = capsys.readouterr()
+        state = json.loads(captured.out)
+        assert (state["stopped"], state["executed"], state["lacking"]) == (True, 1, left)
+        last = captured.err.splitlines()[-1]
+        told = f"stopped: 1 executed, none with faults; {left} are left for the same command"
+        assert last == f"coldforge: {told}"
+    assert len(_subject(own).lacking()) == 2
+
+
+HANGING = """#!/bin/sh
+case "$1" in --version) echo "g++ 0.0"; exit;; esac
+echo $$ >> "$0.pids"
+exec sleep 100
+"""
+
+
+@pytest.mark.parametrize("word", ["check", "ledger"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_ends_the_compilers_too(
+    word: str, number: signal.Signals, own: Path, tmp_path: Path
+) -> None:
+    cxx, pids = tmp_path / "cxx", tmp_path / "cxx.pids"
+    cxx.write_text(HANGING)
+    cxx.chmod(0o755)
+    env = {**os.environ, "COLDFORGE_HOME": str(tmp_path / "home"), "COLDFORGE_CXX": str(cxx)}
+    call = "import sys; from coldforge.tuner.cli import run; sys.exit(run(sys.argv[1:]))"
+    command = [sys.executable, "-c", call, "check", "my_mish", "--templates", str(own)]
+    command += ["--all", "--ledger"] if word == "ledger" else ["--workload", "small"]
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not pids.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.splitlines()[-1].startswith("coldforge: stopped: 0 ")
+    assert "0 of 4" in out
+    assert pids.read_text()
+    for pid in pids.read_text().split():
+        assert not Path("/proc", pid).exists()
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,13 @@ def test_a_wrong_template_is_told_by_cause_and_line(
     if cause == "out_of_bounds":
         lines = {(finding["file"], finding["line"]) for finding in found["findings"] if "file" in finding}
         assert any(file.startswith("coldforge/") and line > 0 for file, line in lines), lines
+    if cause == "compile_error":
+        text = (tmp_path / "my_conv2d/direct.cu.jinja").read_text().splitlines()
+        number = next(number for number, line in enumerate(text, 1) if new in line)
+        for finding in found["findings"]:
+            assert (finding["file"], finding["line"]) == ("direct.cu.jinja", number)
+            assert f"direct.cu.jinja:{number} (rendered line {finding['rendered']}): error" in finding["text"]
+            assert finding["case"] == "compiling"
 
 
 def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

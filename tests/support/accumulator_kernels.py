@@ -201,7 +201,7 @@ def faults(name: str, cache: Cache) -> tuple[Fault, ...]:
         try:
             results, findings = run(name, build, cache)
         except CompileError as error:
-            return (*found, Fault("compile_error", str(error), build))
+            return (*found, Fault("compile_error", str(error), build, "compiling"))
         found += [Fault(finding.kind, str(finding), build, finding=finding) for finding in findings]
         found += [Fault("wrong_result", line, build) for line in wrong(name, results)]
     return tuple(found)

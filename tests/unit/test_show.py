@@ -70,6 +70,29 @@ def test_the_end_of_a_run(best_ms: float, searched_ms: float, added: int, words:
     assert absent not in screen.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("status", "finished", "kind", "words"),
+    [
+        ("stopped", 8, "search", "stopped: before a config was finished; 8 of 16 are"),
+        ("stopped", 0, None, "stopped: before a config was finished; 0 of 16 are"),
+        ("stopped", 16, "search", "stopped: all 16 configs are done, the finals are not held"),
+        ("stopped", 16, "finals", "stopped: all 16 configs are done\n"),
+        ("ok", 8, "finals", "ok: no config was added; 8 of 16 are done"),
+        ("ok", 16, "finals", "ok: all 16 configs are done\n"),
+    ],
+)
+def test_a_run_that_added_nothing(status: str, finished: int, kind: str | None, words: str) -> None:
+    best = kind and {"time_ms": 1.0, "template": "t", "config": {}, "floor_ms": None, "from": kind}
+    run = {"status": status, "added": 0, "seconds": 1.0, "best": best, "default": None, "study": "s"}
+    run |= {"operator": OP, "workload": "small", "device": "d", "target": "cpu", "arch": "a", "touched": ""}
+    run |= {"problem": {"dims": {}, "dtype": "fp32"}, "precision": "fp32", "compiler": "c", "driver": ""}
+    run |= {"outcomes": {}, "failures": {}, "finished": finished, "feasible_configs": 16, "searched_ms": 1.0}
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(result_tables(run))
+    first = screen.getvalue().splitlines()[0].rstrip() + "\n"
+    assert first.startswith(words)
+
+
 def _fill(study: Study) -> None:
     """14 trials: the first is the default, two fail, the fastest is number 13."""
     for index in range(14):

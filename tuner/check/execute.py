@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...codegen.compile import Cache
+from ...codegen.compile.process import Leash
 from ...codegen.emulator.build import kernel_library, runner
 from .cases import Case, build_cases
 from .instantiations import Instantiation, Subject
@@ -124,9 +125,10 @@ def _emulated(
     subject: Subject, todo: Iterable[Instantiation], settings: Settings
 ) -> Generator[tuple[Instantiation, Checked]]:
     """In the emulator, as many at once as there are jobs: compilers and kernels are processes of their own,
-    so threads are enough."""
+    so threads are enough; leaving early kills them."""
     cases = build_cases(subject.problem, subject.problem.dtype.name)
     running: dict[Future[Checked], Instantiation] = {}
+    leash = Leash()
 
     def finished() -> list[tuple[Instantiation, Checked]]:
         done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -134,7 +136,7 @@ def _emulated(
 
     with (
         _passing_cache(Cache(settings.home / "cache")) as cache,
-        ThreadPoolExecutor(max_workers=settings.jobs) as pool,
+        ThreadPoolExecutor(max_workers=settings.jobs, initializer=leash.take) as pool,
     ):
         try:
             for one in todo:
@@ -145,6 +147,7 @@ def _emulated(
             while running:
                 yield from finished()
         finally:
+            leash.pull()
             pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -18,7 +18,7 @@ from ..client import WorkerClient
 from ..request import trial_request
 from ..shapes import elements, ragged_problems
 from .instantiations import Instantiation, Subject
-from .run import Checked, Fault
+from .run import Checked, Fault, refused
 
 if TYPE_CHECKING:
     from ...codegen.settings import Settings
@@ -65,14 +65,14 @@ def execute_on_gpu(
             started = time.perf_counter()
             one, faults = compiled.one, ()
             if isinstance(compiled.result, CompileError):
-                faults = (Fault("compile_error", str(compiled.result), gpu.device),)
+                faults = (refused(compiled.result, one.source, subject.space, gpu.device),)
             else:
                 request = trial_request(
                     subject.space, small, one.config, compiled.result, roots=subject.roots
                 )
                 result = client.check(request, CHECK_LIMIT_S)
                 if not result.ok:
-                    faults = (Fault(result.outcome.value, result.reason, gpu.device),)
+                    faults = (Fault(result.outcome.value, result.reason, gpu.device, "verifying"),)
             yield one, Checked(subject.space, one.config, time.perf_counter() - started, faults)
 
 

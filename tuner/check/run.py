@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...codegen.compile import Cache
-from ...codegen.emulator import Call, Emulation, Finding, emulate_calls, variant_call
+from ...codegen.compile.process import Leash
+from ...codegen.emulator import Call, Emulation, Finding, Place, emulate_calls, variant_call
+from ...codegen.emulator.lines import LineMap
 from ...codegen.errors import CompileError
-from ...codegen.render import render
+from ...codegen.render import KernelSource, render
 from ...codegen.space import Config, Space
 from ...codegen.target import Target
 from ..bound import judge
@@ -33,19 +35,21 @@ class Fault:
         cause: a kind of finding (`emulator.findings.MEANINGS`), "wrong_result" or "compile_error".
         text: one line.
         build: the emulator's build that saw it.
-        case: the shape, inputs and order; empty where it is none of theirs.
+        case: the shape, inputs and order, or what else was being done.
         finding: of the emulator; None for the two other causes.
+        refused_at: where a compiler refused it; None where that is not known, and for other causes.
     """
 
     cause: str
     text: str
     build: str
-    case: str = ""
+    case: str
     finding: Finding | None = None
+    refused_at: Place | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
-        place = self.finding.place if self.finding else None
+        place = self.finding.place if self.finding else self.refused_at
         where = (
             {} if place is None else {"file": place.file, "line": place.line, "rendered": place.rendered_line}
         )
@@ -83,11 +87,17 @@ def check_config(
         try:
             results = emulate_calls(source, calls, build=build, cache=cache, template=space.file)
         except CompileError as error:
-            faults.append(Fault("compile_error", str(error), build))
+            faults.append(refused(error, source, space, build))
             break
         for case, result in zip(cases, results, strict=True):
             faults += _faults(case, result, build)
     return Checked(space, config, time.perf_counter() - started, tuple(faults))
+
+
+def refused(error: CompileError, source: KernelSource, space: Space, build: str) -> Fault:
+    """What a compiler said, at the line of the template or header."""
+    text, place = LineMap(source.text, space.file).told(str(error), error.log)
+    return Fault("compile_error", text, build, "compiling", refused_at=place)
 
 
 def _affordable(cases: Sequence[Case], calls: Sequence[Call]) -> tuple[list[Case], list[Call]]:
@@ -123,18 +133,20 @@ def _faults(case: Case, result: Emulation, build: str) -> list[Fault]:
 
 def check_configs(
     work: Sequence[tuple[Space, Config, Target, Sequence[Case]]], cache: Cache, jobs: int
-) -> Iterator[Checked]:
+) -> Generator[Checked]:
     """Checks configs, `jobs` at a time, and gives each as it is done. Compilers and kernels are processes of
-    their own, so threads are enough to keep them busy."""
+    their own, so threads are enough to keep them busy; leaving early (`close`, Ctrl-C) kills them."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # what is judged is small, and the cores are taken
-    pool = ThreadPoolExecutor(max_workers=max(1, jobs))
+    leash = Leash()
+    pool = ThreadPoolExecutor(max_workers=max(1, jobs), initializer=leash.take)
     try:
         pending = [pool.submit(check_config, *each, cache) for each in work]
         for done in as_completed(pending):
             yield done.result()
     finally:
+        leash.pull()
         pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(before)

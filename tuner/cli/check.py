@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,7 @@ def command(
     device code, and where. A run that is stopped goes on where it ended.
     """
     from ..check.instantiations import founders, subjects
+    from ..interrupts import Interrupts
     from .check_ledger import run_ledger
 
     catalogue = (
@@ -95,19 +97,28 @@ def command(
     if gpu or merge is not None:
         raise InputError("--gpu and --merge go with --ledger")
     target, started = cuda_target(arch), time.perf_counter()
-    work = []
-    for each in declared:
-        problem = options.problem_from_options(each, "cuda", workload, shape, dtype)
-        spaces = [s for s in catalogue.spaces(each, "cuda", template) if arch in s.archs]
-        work += _work(problem, spaces, target, every)
-    if not work:
-        raise InputError(f"there is no legal config of a CUDA template for {arch} to check")
-    done = _run(work)
+    with Interrupts():
+        work = []
+        for each in declared:
+            problem = options.problem_from_options(each, "cuda", workload, shape, dtype)
+            spaces = [s for s in catalogue.spaces(each, "cuda", template) if arch in s.archs]
+            work += _work(problem, spaces, target, every)
+        if not work:
+            raise InputError(f"there is no legal config of a CUDA template for {arch} to check")
+        done, stopped = _run(work, f"check {operator}" if operator else "check")
     document = _document(declared, target.arch, done, time.perf_counter() - started)
+    _report({**document, "chosen": len(work), "stopped": stopped}, as_json)
+
+
+def _report(document: dict[str, Any], as_json: bool) -> None:
+    """Prints it. Raises ColdforgeError where not everything was checked, or not everything is right."""
     if as_json:
         print_json(document)
     else:
         _show(document)
+    if document["stopped"]:
+        about = f"{document['configs']} of {document['chosen']} configs were checked"
+        raise ColdforgeError(f"stopped: {about}, {document['failed'] or 'none'} with faults")
     if document["findings"]:
         raise ColdforgeError(f"{document['failed']} of {document['configs']} configs have faults")
 
@@ -135,24 +146,29 @@ def _refuse(context: click.Context, *names: str) -> None:
             )
 
 
-def _run(work: list[Any]) -> list[Checked]:
-    """Runs everything, with a progress bar on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _run(work: list[Any], title: str) -> tuple[list[Checked], bool]:
+    """Runs everything, with its progress on stderr.
 
+    Returns:
+        What was checked; whether an interrupt came before the end.
+    """
     from ...codegen.compile import Cache
+    from ..check.progress import counting
     from ..check.run import check_configs
 
     settings = load_settings()
-    columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     done: list[Checked] = []
-    with Progress(*columns, TextColumn("{task.fields[faults]}"), console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=len(work), faults="")
-        for checked in check_configs(work, Cache(settings.home / "cache"), settings.jobs):
-            done.append(checked)
-            failed = sum(1 for each in done if each.faults)
-            progress.update(task, advance=1, faults=f"{failed} with faults" if failed else "no faults")
-    return done
+    try:
+        with (
+            counting(title, len(work)) as tell,
+            closing(check_configs(work, Cache(settings.home / "cache"), settings.jobs)) as results,
+        ):
+            for checked in results:
+                done.append(checked)
+                tell(checked)
+    except KeyboardInterrupt:
+        return done, True
+    return done, False
 
 
 def _document(operators: list[Operator], arch: str, done: list[Checked], seconds: float) -> dict[str, Any]:
@@ -184,4 +200,5 @@ def _show(document: dict[str, Any]) -> None:
             click.echo(f"  {finding['template']} {config}\n    {finding['case']} ({finding['build']})")
             click.echo(f"    {finding['text']}")
     faults = len(document["findings"])
-    click.echo(f"{document['configs']} configs in {document['seconds']:.0f} s: {faults or 'no'} findings")
+    count = f"{document['configs']} of {document['chosen']}" if document["stopped"] else document["configs"]
+    click.echo(f"{count} configs in {document['seconds']:.0f} s: {faults or 'no'} findings")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,20 +39,30 @@ def run_ledger(
 
     Raises:
         InputError: there is nothing to look at, or nothing to merge.
-        ColdforgeError: something lacks, or has faults.
+        ColdforgeError: something lacks, or has faults; an interrupt came.
     """
     from ..check.instantiations import merge
+    from ..interrupts import Interrupts
 
     if not found:
         raise InputError("no CUDA template there, so no ledger")
     if other is not None and not merge(found, other):
         raise InputError(f"{other} has no ledger of {', '.join(s.space.name for s in found)}")
-    tallies = [_fill(subject, gpu) for subject in found] if execute else []
-    document = _document(found, tallies)
+    tallies, stopped = [], False
+    with Interrupts():
+        for subject in found if execute else ():
+            tally, stopped = _fill(subject, gpu)
+            tallies.append(tally)
+            if stopped:
+                break
+    document = {**_document(found, tallies), "stopped": stopped}
     if as_json:
         print_json(document)
     else:
         _show(document)
+    if stopped:
+        about = f"{document['executed']} executed, {document['failed'] or 'none'} with faults"
+        raise ColdforgeError(f"stopped: {about}; {document['lacking']} are left for the same command")
     if document["findings"]:
         raise ColdforgeError(f"{document['failed']} instantiations have faults")
     if document["lacking"]:
@@ -59,26 +70,28 @@ def run_ledger(
         raise ColdforgeError(f"{document['lacking']} instantiations were never executed{hint}")
 
 
-def _fill(subject: Subject, gpu: bool) -> Tally:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+def _fill(subject: Subject, gpu: bool) -> tuple[Tally, bool]:
+    """What came of one ledger, and whether an interrupt ended it."""
     from ...codegen.target import detect
-    from ..check.execute import fill
+    from ..check.execute import Tally, fill
+    from ..check.ledger import EMULATOR
+    from ..check.progress import counting
 
     device = detect("cuda") if gpu else None
-    columns = (TextColumn(subject.space.name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[faults]}"), console=Console(stderr=True)) as progress:
-        lacking = len(subject.lacking(device.device if device else None))
-        task = progress.add_task("", total=lacking, faults="")
-        failed = 0
+    lacking, started = len(subject.lacking(device.device if device else None)), time.monotonic()
+    done: list[Checked] = []
+    try:
+        with counting(f"check {subject.space.name}", lacking) as show:
 
-        def tell(checked: Checked) -> None:
-            nonlocal failed
-            failed += bool(checked.faults)
-            progress.update(task, advance=1, faults=f"{failed} with faults" if failed else "no faults")
+            def tell(checked: Checked) -> None:
+                done.append(checked)
+                show(checked)
 
-        return fill(subject, load_settings(), gpu=device, progress=tell)
+            return fill(subject, load_settings(), gpu=device, progress=tell), False
+    except KeyboardInterrupt:
+        failed = [checked for checked in done if checked.faults]
+        place, seconds = device.device if device else EMULATOR, time.monotonic() - started
+        return Tally(place, len(done) - len(failed), failed, lacking - len(done), seconds), True
 
 
 def _document(found: Sequence[Subject], tallies: Sequence[Tally]) -> dict[str, Any]:
