@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import IO, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -103,7 +105,10 @@ class PlainProgress:
         if self._last is not None and now - self._last < _LINE_EVERY_S and not new_phase:
             return
         self._last = now
-        self._write(plain_line(self._title, snapshot))
+        try:
+            self._write(plain_line(self._title, snapshot))
+        except (OSError, ValueError):  # nobody reads any more (a closed pipe or file): the search goes on
+            self._write = lambda line: None
 
     def close(self) -> None:
         """Nothing is left open."""
@@ -123,14 +128,16 @@ class LiveProgress:
         """Takes the moment; it is drawn within a quarter of a second."""
         self._snapshot, self._updated = snapshot, self._clock()
         if not self._open:
-            self._live.start(refresh=True)
             self._open = True
+            with contextlib.suppress(OSError):  # the terminal is gone
+                self._live.start(refresh=True)
 
     def close(self) -> None:
         """Removes the panel."""
         if self._open:
-            self._live.stop()
             self._open = False
+            with contextlib.suppress(OSError):
+                self._live.stop()
 
     def _panel(self) -> Group:
         seconds = self._snapshot.seconds + self._clock() - self._updated
@@ -142,7 +149,19 @@ def open_progress(title: str, console: Console | None = None) -> Progress:
     target = console or Console(stderr=True)
     if target.is_terminal and not target.is_dumb_terminal:
         return LiveProgress(title, target)
-    return PlainProgress(title, lambda line: print(line, file=target.file, flush=True))
+    return PlainProgress(title, lambda line: _print(line, target.file))
+
+
+def _print(line: str, file: IO[str]) -> None:
+    try:
+        print(line, file=file, flush=True)
+    except BrokenPipeError:
+        # What is left in the buffer would fail again at the process's end, which makes its exit status 120.
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, file.fileno())
+            os.close(nowhere)
+        raise
 
 
 def plain_line(title: str, snapshot: Snapshot) -> str:

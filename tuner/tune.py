@@ -28,7 +28,7 @@ from .known import KnownCode, completed, heavy_spill, not_compiled
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
 from .progress import Snapshot
-from .search import DEFAULT_SAMPLER, FeasibleSet, Point, Search, sampler_named
+from .search import DEFAULT_SAMPLER, FeasibleSet, Search, sampler_named
 from .standing import Standing
 from .stream import Flight, Stream
 from .study import RUN_AFTER_ALL, Study, tally
