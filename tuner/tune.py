@@ -12,6 +12,7 @@ nothing to do does it wait, for any of them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections import deque
@@ -100,11 +101,19 @@ class Tuner:
             return "ok"
         except KeyboardInterrupt:
             with self._guard.shielded():
-                if self._provisional is not None:
-                    keep_provisional(self.plan, self.study, *self._provisional)
+                self._keep_best()
             return "stopped"
+        except Exception:
+            # What ended the search is what is told, not what it did to the storage too.
+            with contextlib.suppress(Exception), self._guard.shielded():
+                self._keep_best()
+            raise
         finally:
             self._tools.progress.close()
+
+    def _keep_best(self) -> None:
+        if self._provisional is not None:
+            keep_provisional(self.plan, self.study, *self._provisional)
 
     # --- the loop ---
 

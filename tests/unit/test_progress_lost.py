@@ -12,7 +12,6 @@ import pytest
 from coldforge.tuner.progress import PlainProgress, Snapshot, open_progress
 from rich.console import Console
 
-
 _LINES = """
 from coldforge.tuner.progress import PlainProgress, Snapshot, open_progress
 progress = open_progress("op")
