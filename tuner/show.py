@@ -60,6 +60,8 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
         speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
     head = Text(f"{run['status']}: {_added(run)}{speedup}", style="bold")
     parts: list[RenderableType] = [head, _facts(run)]
+    if reason := run.get("reason"):
+        parts.append(Text(reason, style="yellow"))
     if doubt := _disturbed(run):
         parts.append(Text(doubt, style="yellow"))
     if best is None and run["failures"]:

@@ -24,7 +24,7 @@ from ..codegen.compile import Artifact
 from ..codegen.errors import DeclarationError
 from .accounts import Accounts
 from .equipment import Equipment, TuneOptions
-from .finals import Finals, choose_finalists, compiled_again, decide, keep_provisional
+from .finals import decide, hold, keep_provisional
 from .known import KnownCode, completed, heavy_spill, not_compiled
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
@@ -59,15 +59,14 @@ class Tuner:
         self._started = self._looked = self._clock()
         self.accounts = Accounts(self._clock)
         self.sampler = options.sampler or DEFAULT_SAMPLER
-        self._others: frozenset[str] | None = None  # what other live tuners have claimed; None: there is none
-        self._look_for_others()
+        self._others = equipment.record.claims()  # what other live tuners have claimed; None: there is none
         self._standing = Standing(options.spill_limit_bytes)
         stored = self._read_study()
         salt = () if self._others is None else (os.getpid(),)
         self._search = Search(feasible, sampler_named(self.sampler), stored, options.seed, salt)
         self._held: dict[str, int] = {}  # asked for here, and another's: key -> index
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
-        self._asked = 0
+        self._asked, self._reason = 0, ""
         self._known = KnownCode(self._standing.results)
         # Judged and not committed yet; what the device did comes first.
         self._judged: deque[tuple[Flight, TrialResult]] = deque()
@@ -87,7 +86,7 @@ class Tuner:
         """Searches, holds the finals, and stores the winner.
 
         Returns:
-            ``ok``, ``stopped`` (interrupted) or ``failed`` (no variant works).
+            ``ok``, ``stopped`` (interrupted) or ``failed`` (no variant works, in the finals at the latest).
 
         Raises:
             ColdforgeError: not a variant but the machine is at fault (no compiler, no device, full disk).
@@ -97,8 +96,7 @@ class Tuner:
             self._search_all()
             if self._standing.best is None:
                 return "failed"
-            self._finals()
-            return "ok"
+            return "ok" if self._finals() else "failed"
         except KeyboardInterrupt:
             with self._guard.shielded():
                 self._keep_best()
@@ -274,9 +272,6 @@ class Tuner:
         """What other live tuners are at."""
         return (self._others or frozenset()) - self._standing.seen
 
-    def _look_for_others(self) -> None:
-        self._others = self._tools.record.claims()
-
     @property
     def _near_end(self) -> bool:
         trials = self.options.trials
@@ -288,7 +283,7 @@ class Tuner:
         one lives."""
         if self._judged:  # the study does not hold yet what is known here
             return
-        self._look_for_others()
+        self._others = self._tools.record.claims()
         alone = self._others is None and not self._held
         if alone and not self._near_end and self._clock() - self._looked < _LOOK_EVERY_S:
             return
@@ -359,19 +354,20 @@ class Tuner:
         if flight.job is not None and (self._standing.best is result or self._standing.best is stored):
             self._provisional = (flight.job, stored)
 
-    def _finals(self) -> None:
-        """Times the best again and stores the winner; nothing to do when no trial came since the last
-        finals.
-        """
+    def _finals(self) -> bool:
+        """Times the best again and stores the winner, unless it is that of finals with these very trials;
+        whether there is one."""
         self._catch_up()
-        if self.study.winner_is_current(len(self._standing.results)):
-            return
+        results = self._standing.results
+        if self.study.winner_is_current(len(results)):
+            return True
         self._show("finals")
-        chosen = choose_finalists(self._standing.results, self.plan, self.options.finalists)
-        jobs = compiled_again(self.plan, self._tools.compiler, chosen)
-        finals = Finals(jobs, self._tools.measurer.finals(jobs))
+        finals = hold(self.plan, self._tools.compiler, self._tools.measurer, results, self.options.finalists)
         with self._guard.shielded():
-            decide(self.plan, self.study, finals, len(self._standing.results))
+            decided = decide(self.plan, self.study, finals, len(results))
+        if not decided:
+            self._reason = finals.failure
+        return decided
 
     # --- what is shown ---
 
@@ -398,4 +394,5 @@ class Tuner:
     def numbers(self) -> dict[str, Any]:
         """Counts and rates of this run, for the JSON."""
         progress = {"finished": len(self._standing.finished), "feasible_configs": len(self.feasible)}
-        return {**self.accounts.numbers(self.seconds), **progress}
+        reason = {"reason": self._reason} if self._reason else {}
+        return {**self.accounts.numbers(self.seconds), **progress, **reason}

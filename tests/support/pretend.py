@@ -156,6 +156,7 @@ class PretendWorker:
         self._world, self.seconds = world, 0.0
         self.outcome: Callable[[Job], TrialOutcome] = lambda job: TrialOutcome.OK
         self.before: Callable[[int], None] = lambda number: None
+        self.works_again: Callable[[Job], bool] = lambda job: True
         self.measured: list[str] = []
         self.finalists: list[str] = []
         self._under_way: tuple[float, Job] | None = None
@@ -192,6 +193,8 @@ class PretendWorker:
         details = {"floor_ms": 0.5}
         return [
             TrialResult(TrialOutcome.OK, time_ms=self.time_ms(job) / 2, error=1e-7, details=details)
+            if self.works_again(job)
+            else TrialResult(TrialOutcome.CRASH, "pretended crash")
             for job in jobs
         ]
 
