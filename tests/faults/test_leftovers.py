@@ -84,6 +84,8 @@ def _old(path: Path) -> None:
         (f"x.{NOBODY}.abc.partial", True, False),
         (f".x.{NOBODY}.abc", True, False),
     ],
+    # The names hold this process's id: they are others in each of pytest's workers.
+    ids=["dead", "own", "elsewhere", "elsewhere, old", "unmarked", "unmarked, old", "shown", "whole"],
 )
 def test_what_goes(tmp_path: Path, name: str, old: bool, goes: bool) -> None:
     file, folder = tmp_path / name, tmp_path / "folders" / name
