@@ -48,7 +48,9 @@ COMPILE_FLAGS = (
 # Only libm is needed; the C++ runtime is linked only where something asks for it.
 _LINK_FLAGS = ("-shared", "-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,--build-id=none", "-lm")
 # What g++ says of a part that was killed, and any part of a full disk.
-_KILLED, _NO_ROOM = "Killed signal terminated program", "No space left on device"
+_NO_ROOM = "No space left on device"
+# What the driver says of a cc1plus or as, and what collect2 says of an ld.
+_KILLED = ("Killed signal terminated program", "terminated with signal 9")
 _MARCH = {"aarch64": "armv8-a"}
 
 
@@ -155,7 +157,7 @@ def run_compiler(command: Sequence[str], work: Path, time_limit_s: float | None,
         ColdforgeError: There is no room for what it writes.
     """
     status, log = _run_once(command, work, time_limit_s)
-    if status == -signal.SIGKILL or (status and _KILLED in log):
+    if status == -signal.SIGKILL or (status and any(words in log for words in _KILLED)):
         status, log = _run_once(command, work, time_limit_s)
     if status is None:
         raise CompileError(f"{name}: the compiler ran past {time_limit_s:g} s and was killed", log)

@@ -157,7 +157,7 @@ _STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("cli.freeze", "run_build", _nothing_wrong),
     ("cli.bench", "_show", lambda found: None),
     ("cli.check", "_work", lambda problem, spaces, target, every: [*spaces]),
-    ("cli.check", "_run", lambda work: []),
+    ("cli.check", "_run", lambda work, title: ([], False)),
     ("cli.check_ledger", "run_ledger", lambda *arguments, **named: None),
     ("cli.list", "_feasible", lambda *arguments: 1),
     ("bench", "bench", _nothing_wrong),
