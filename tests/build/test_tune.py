@@ -137,18 +137,21 @@ def _finished(home: Path, workload: str, height: int) -> bool:
 
 # Says what the compilers did whenever something was timed.
 _WATCHED = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 from coldforge.tuner import backends
 
+def state(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
 def states(pids):
-    found = []
-    for pid in pids:
-        try:
-            found.append(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0])
-        except OSError:
-            found.append("")
-    return found
+    until = time.monotonic() + 2.0  # one that waits for a core stops when it gets it
+    while time.monotonic() < until and any(state(pid) not in ("T", "") for pid in pids):
+        time.sleep(0.01)
+    return [state(pid) for pid in pids]
 
 seen = []
 hush, unhush = backends.PoolCompiler.hush, backends.PoolCompiler.unhush
