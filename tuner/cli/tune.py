@@ -185,8 +185,8 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     runs: list[dict[str, Any]] = []
     with Interrupts() as guard, storage_faults():
         compiler = PoolCompiler(chosen.target, settings)
-        hushing = {"hush": compiler.hush, "unhush": compiler.unhush}
-        client = WorkerClient(chosen.target, settings, spare=True, **hushing)
+        hush, unhush = compiler.hush, compiler.unhush
+        client = WorkerClient(chosen.target, settings, spare=True, hush=hush, unhush=unhush)
         try:
             for plan, feasible in work:
                 study = open_study(storage, plan.inputs())
