@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from coldforge.codegen.catalogue import catalogue
-from coldforge.codegen.problem import Problem, make_problem
+from coldforge.codegen.problem import Problem
 from coldforge.codegen.space import Launch
 from coldforge.tuner import examiner, figures
 from coldforge.tuner.bound import Expectation, judge
@@ -21,6 +19,7 @@ from coldforge.tuner.devices.arena import Arena
 from coldforge.tuner.examiner import Examiner
 from coldforge.tuner.figures import CERTAIN, Judge, summed
 from coldforge.tuner.verify import Check, build_check, build_checks, verify
+from small_conv import good, small_conv
 from torch_device import TorchDevice, torch_device
 
 CPU = torch.device("cpu")
@@ -117,18 +116,12 @@ def device() -> TorchDevice:
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
-    operator = catalogue().operator("conv2d_divide_leaky_relu")
-    return make_problem(operator, "small", {"N": 2, "H": 20, "W": 22, "C_in": 4, "C_out": 8})
+    return small_conv()
 
 
 @pytest.fixture(scope="module")
 def checks(device: TorchDevice, problem: Problem) -> tuple[Check, ...]:
     return build_checks(device, problem, "fp32").all()
-
-
-def good(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
-    x, w, b, y = tensors
-    y.copy_(F.leaky_relu(F.conv2d(x, w, b) / scalars[0], scalars[1]))
 
 
 def test_together_and_alone_give_one_verdict(

@@ -20,6 +20,7 @@ from coldforge.tuner.bound import expect, judge
 from coldforge.tuner.devices.base import pack_arguments
 from coldforge.tuner.inputs import draw
 from coldforge.tuner.verify import Check, build_check, build_checks, verify
+from small_conv import good, small_conv
 from torch_device import Kernel, TorchDevice, torch_device
 
 
@@ -38,18 +39,12 @@ def device() -> TorchDevice:
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
-    operator = catalogue().operator("conv2d_divide_leaky_relu")
-    return make_problem(operator, "small", {"N": 2, "H": 20, "W": 22, "C_in": 4, "C_out": 8})
+    return small_conv()
 
 
 @pytest.fixture(scope="module")
 def checks(device: TorchDevice, problem: Problem) -> tuple[Check, ...]:
     return build_checks(device, problem, "fp32").all()
-
-
-def good(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
-    x, w, b, y = tensors
-    y.copy_(F.leaky_relu(F.conv2d(x, w, b) / scalars[0], scalars[1]))
 
 
 def test_a_right_kernel_passes_with_room(device: TorchDevice, checks: tuple[Check, ...]) -> None:
