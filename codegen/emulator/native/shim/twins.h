@@ -2,6 +2,8 @@
 // The twin of each wrapper that templates/include defines under __CUDACC__ only. A test compares the names.
 #pragma once
 
+#include "matrix.h"
+
 namespace coldforge {
 
 inline unsigned int shared_address(const void* pointer) { return emulator_shared_address(pointer); }
@@ -17,6 +19,44 @@ inline void cp_async_commit() { emulator_copy_commit(); }
 template <int PENDING>
 inline void cp_async_wait() {
   emulator_copy_wait(PENDING);
+}
+
+// Each lane reads its own row, so that the compiler's checks see it, and hands it out.
+inline void load_matrices(unsigned (&part)[4], const void* base, unsigned offset) {
+  const uint4 row = *reinterpret_cast<const uint4*>(static_cast<const char*>(base) + offset);
+  const coldforge_emulator::Meet<uint4> meet(COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, row);
+  const unsigned lane = emulator_lane();
+  for (unsigned i = 0; i < 4; ++i) {
+    const uint4 from = meet.of(8 * i + lane / 4);
+    const unsigned words[4] = {from.x, from.y, from.z, from.w};
+    part[i] = words[lane % 4];
+  }
+}
+
+inline void multiply_halves(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                            unsigned b1) {
+  const coldforge_emulator::MatrixPieces pieces = {{a0, a1, a2, a3}, {b0, b1}};
+  coldforge_emulator::multiply_pieces({COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces}, 2,
+                                      sum);
+}
+
+inline void multiply_halves(float (&sum)[4], unsigned a0, unsigned a1, unsigned b0) {
+  const coldforge_emulator::MatrixPieces pieces = {{a0, a1, 0, 0}, {b0, 0}};
+  coldforge_emulator::multiply_pieces({COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces}, 1,
+                                      sum);
+}
+
+inline unsigned pack_halves(float low, float high) {
+  return static_cast<unsigned>(coldforge_emulator::half_bits(low)) |
+         static_cast<unsigned>(coldforge_emulator::half_bits(high)) << 16;
+}
+
+inline float low_half(unsigned pair) {
+  return coldforge_emulator::half_value(static_cast<unsigned short>(pair));
+}
+
+inline float high_half(unsigned pair) {
+  return coldforge_emulator::half_value(static_cast<unsigned short>(pair >> 16));
 }
 
 }  // namespace coldforge

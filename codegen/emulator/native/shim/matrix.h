@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of matrices that the lanes of a warp hold in pieces. The hardware adds up each instruction's
+// products in a wide register and cuts what does not fit a float; here too the sum is cut, not rounded.
+#pragma once
+
+#include "cooperation.h"
+#include "half.h"
+
+namespace coldforge_emulator {
+
+// A lane's pieces of both factors.
+struct MatrixPieces {
+  unsigned a[4], b[2];
+};
+
+inline float cut_to_float(double value) {
+  const float nearest = static_cast<float>(value);
+  if (nearest - nearest != 0.0f) return nearest;
+  const bool beyond = value < 0 ? static_cast<double>(nearest) < value : static_cast<double>(nearest) > value;
+  return beyond ? bits_as<float>(bits_as<unsigned>(nearest) - 1u) : nearest;
+}
+
+COLDFORGE_UNCHECKED inline float half_of(unsigned pair, int which) {
+  return half_value(static_cast<unsigned short>(which != 0 ? pair >> 16 : pair));
+}
+
+// `steps` times 8 terms: the layout that multiply_halves in matrix.cuh describes.
+COLDFORGE_UNCHECKED inline void multiply_pieces(const Meet<MatrixPieces>& meet, int steps, float* sum) {
+  const int lane = static_cast<int>(emulator_lane()), g = lane / 4, t = lane % 4;
+  double total[4] = {sum[0], sum[1], sum[2], sum[3]};
+  for (int four = 0; four < 4; ++four) {
+    const MatrixPieces rows = meet.of(static_cast<unsigned>(4 * g + four));
+    const MatrixPieces left = meet.of(static_cast<unsigned>(8 * t + four));
+    const MatrixPieces right = meet.of(static_cast<unsigned>(8 * t + 4 + four));
+    for (int step = 0; step < steps; ++step) {
+      for (int half = 0; half < 2; ++half) {
+        const double upper = half_of(rows.a[2 * step], half), lower = half_of(rows.a[2 * step + 1], half);
+        const double first = half_of(left.b[step], half), second = half_of(right.b[step], half);
+        total[0] += upper * first;
+        total[1] += upper * second;
+        total[2] += lower * first;
+        total[3] += lower * second;
+      }
+    }
+  }
+  for (int i = 0; i < 4; ++i) sum[i] = cut_to_float(total[i]);
+}
+
+}  // namespace coldforge_emulator

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolution on tensor cores: from global memory to operands of the tensor cores.
+//
+// A float x is split: with s the power of two that puts the tile's largest magnitude at 2^14 and h the half
+// nearest to x * s, l is the half nearest to (x * s - h) * 2^11. Then h + l * 2^-11 is x * s but for 2^-22 of
+// it, for every x down to 2^-28 of the largest. Weights alike, output channel by output channel. A pixel that
+// meets a smaller value than that (but zero), an infinity or a NaN is left to plain arithmetic.
+#pragma once
+
+#include "coldforge/conv2d_tensor_geometry.cuh"
+
+namespace coldforge {
+
+// Magnitudes from which a half and what is left of it are both exact enough.
+constexpr float SMALLEST_SCALED = 0x1p-14f;
+// Scales beyond 2^60 could not be undone in one multiplication.
+constexpr u32 FIRST_SCALE = 127 - 60, LAST_SCALE = 127 + 60;
+
+__device__ __forceinline__ u32 magnitude_bits(float value) { return __float_as_uint(value) & 0x7fffffffu; }
+
+// The largest finite and the least magnitude but zero of what it saw; `least` is one less than the bits, so
+// that zero is the largest of all, and 0 beside an infinity or a NaN.
+struct MagnitudeRange {
+  u32 largest = 0, least = 0xffffffffu;
+
+  __device__ __forceinline__ void see(float value) {
+    const u32 bits = magnitude_bits(value);
+    const bool finite = bits < 0x7f800000u;
+    largest = max(largest, finite ? bits : 0u);
+    least = min(least, finite ? bits - 1u : 0u);
+  }
+  __device__ __forceinline__ void of_warp() {
+    largest = __reduce_max_sync(0xffffffffu, largest);
+    least = __reduce_min_sync(0xffffffffu, least);
+  }
+};
+
+// The power of two for a range, and whether all of the range bears it.
+struct SplitScale {
+  float scale, unscale;
+  bool usable;  // any value can be split at all
+  bool exact;   // all of them can
+
+  __device__ __forceinline__ explicit SplitScale(const MagnitudeRange& range) {
+    const u32 wanted = 127 + 14 + 127 - (range.largest >> 23);
+    usable = (wanted >= FIRST_SCALE && wanted <= LAST_SCALE) || range.largest == 0;
+    const u32 field = usable && range.largest != 0 ? wanted : 127u;
+    scale = __uint_as_float(field << 23);
+    unscale = __uint_as_float((254u - field) << 23);
+    exact = usable && (range.least == 0xffffffffu || __uint_as_float(range.least + 1u) * scale >= SMALLEST_SCALED) &&
+            range.least != 0;
+  }
+  __device__ __forceinline__ bool bears(float value) const {
+    const u32 bits = magnitude_bits(value);
+    return bits == 0 || (bits < 0x7f800000u && __uint_as_float(bits) * scale >= SMALLEST_SCALED);
+  }
+};
+
+// Splits two scaled values into PARTS pairs of halves.
+template <int PARTS>
+__device__ __forceinline__ void split(u32 (&pair)[PARTS], float low, float high) {
+  pair[0] = pack_halves(low, high);
+  if constexpr (PARTS == 2) {
+    pair[1] = pack_halves((low - low_half(pair[0])) * 2048.0f, (high - high_half(pair[0])) * 2048.0f);
+  }
+}
+
+// Copies N neighbouring elements in the background (or at once, where they are fewer than 4 bytes), or writes
+// zeros where `inside` is false; `from` may then be anything readable.
+template <int N, class T>
+__device__ __forceinline__ void stage_elements(T* to, const T* from, bool inside) {
+  if constexpr (sizeof(T) * N >= 4) {
+    cp_async<sizeof(T) * N>(to, from, inside);
+  } else {
+    *to = inside ? load_readonly<1>(from).at[0] : T(0.0f);
+  }
+}
+
+// Begins to fill `raw` with the tile's input; outside the image it is zero. Every row of the image begins at a
+// multiple of N elements.
+template <class G, int N>
+__device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typename G::Element* x,
+                                           const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes) {
+  constexpr int PER_ROW = G::COLUMNS / N;
+  const u64 plane = static_cast<u64>(sizes.H) * static_cast<u32>(sizes.W);
+  const typename G::Element* sample = x + static_cast<u64>(tile.n) * G::C_IN * plane;
+#pragma unroll 2
+  for (u32 i = threadIdx.x; i < G::C_IN * G::ROWS * PER_ROW; i += G::THREADS) {
+    const u32 column = i % PER_ROW * N, line = i / PER_ROW, row = line % G::ROWS, c = line / G::ROWS;
+    const u32 iy = tile.iy + row, ix = tile.ix + column;
+    const bool inside = iy < static_cast<u32>(sizes.H) && ix < static_cast<u32>(sizes.W);
+    const u64 offset = c * plane + static_cast<u64>(iy) * static_cast<u32>(sizes.W) + ix;
+    stage_elements<N>(&shared.raw[c][row][column], sample + (inside ? offset : 0), inside);
+  }
+}
+
+template <class G>
+__device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typename G::Element* x,
+                                           const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes) {
+  if (sizes.W % G::COPY == 0) {
+    stage_tile<G, G::COPY>(shared, x, tile, sizes);
+  } else if (sizes.W % 2 == 0) {
+    stage_tile<G, 2>(shared, x, tile, sizes);
+  } else {
+    stage_tile<G, 1>(shared, x, tile, sizes);
+  }
+}
+
+// The range of the tile's values, the same in every thread. Ends with a barrier.
+template <class G>
+__device__ __forceinline__ MagnitudeRange tile_range(typename G::Shared& shared) {
+  const typename G::Element* raw = &shared.raw[0][0][0];
+  MagnitudeRange range;
+#pragma unroll 4
+  for (u32 i = threadIdx.x * 4; i < G::C_IN * G::ROWS * G::COLUMNS; i += G::THREADS * 4) {
+    const auto four = load_vector<4>(raw + i);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) range.see(to_float(four.at[j]));
+  }
+  range.of_warp();
+  if (threadIdx.x % 32 == 0) {
+    shared.largest[threadIdx.x / 32] = range.largest;
+    shared.least[threadIdx.x / 32] = range.least;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int warp = 0; warp < G::WARPS; ++warp) {
+    range.largest = max(range.largest, shared.largest[warp]);
+    range.least = min(range.least, shared.least[warp]);
+  }
+  return range;
+}
+
+// Splits the tile's pixels, eight channels at a time.
+template <class G>
+__device__ __forceinline__ void split_tile(typename G::Shared& shared, float scale) {
+#pragma unroll 1
+  for (u32 i = threadIdx.x; i < G::C_GROUPS * G::ROWS * G::COLUMNS; i += G::THREADS) {
+    const u32 column = i % G::COLUMNS, row = i / G::COLUMNS % G::ROWS, group = i / (G::COLUMNS * G::ROWS);
+    float value[8];
+#pragma unroll
+    for (u32 c = 0; c < 8; ++c) {
+      const bool inside = G::C_IN % 8 == 0 || group * 8 + c < G::C_IN;
+      value[c] = inside ? to_float(shared.raw[inside ? group * 8 + c : 0][row][column]) * scale : 0.0f;
+    }
+    u32 words[4][G::PARTS];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) split<G::PARTS>(words[j], value[2 * j], value[2 * j + 1]);
+#pragma unroll
+    for (int part = 0; part < G::PARTS; ++part) {
+      shared.pixels()[part][group][row][G::mixed(column)] =
+          uint4{words[0][part], words[1][part], words[2][part], words[3][part]};
+    }
+  }
+}
+
+}  // namespace coldforge
