@@ -44,37 +44,52 @@ struct TileOutput {
     in_fours = plane % 4 == 0 && offset % 4 == 0 && (whole_rows || (W_out % 4 == 0 && width % 4 == 0));
   }
 
-  // Where a pixel is, from `origin`.
+  // Where a pixel is, from the tile's first in its channel.
   __device__ __forceinline__ i64 place(u32 number, u32 reciprocal) const {
     if (whole_rows) return number;
     const Conv2dPixel pixel(number, static_cast<u32>(width), reciprocal);
     return static_cast<i64>(pixel.row) * W_out + pixel.column;
   }
 
+  // Everything is computed first, without a branch, so that what the epilogue derives from its scalars is
+  // computed once.
   template <class Epilogue>
   __device__ __forceinline__ void store(const PassValues<G>& values, const Epilogue& epilogue, int oc0, int oc,
                                         u32 first, u32 reciprocal) const {
     const int left = pixels - static_cast<int>(first);
-    const bool four = in_fours && left >= 4;
-    const i64 place0 = place(left > 0 ? first : 0, reciprocal);
+    const int channel = oc + static_cast<int>(threadIdx.x) % 4 * 2;
+    Vector<T, 4> result[G::CHANNEL_MATRICES][2];
 #pragma unroll
     for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const int in_block = oc + j * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + k;
-        if (!(G::WHOLE_OC_TILES || in_block < channels)) continue;
-        Vector<T, 4> result;
+        const int legal = G::WHOLE_OC_TILES ? channel + j * 8 + k : min(channel + j * 8 + k, channels - 1);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          result.at[i] = from_float<T>(epilogue(values[j][k][i], oc0 + in_block));
-        T* to = origin + in_block * plane;
-        if (four) {
-          store_four<G::Config::STREAMING>(to + place0, result);
-        } else {
+        for (int i = 0; i < 4; ++i) result[j][k].at[i] = from_float<T>(epilogue(values[j][k][i], oc0 + legal));
+      }
+    }
+    T* to = origin + channel * plane;
+    if (in_fours && left >= 4) {
+      to += place(first, reciprocal);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            if (i < left) to[place(first + i, reciprocal)] = result.at[i];
-          }
+      for (int j = 0; j < G::CHANNEL_MATRICES; ++j, to += 8 * plane) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          if (G::WHOLE_OC_TILES || channel + j * 8 + k < channels)
+            store_four<G::Config::STREAMING>(to + k * plane, result[j][k]);
+        }
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i >= left) break;
+      T* one = to + place(first + i, reciprocal);
+#pragma unroll
+      for (int j = 0; j < G::CHANNEL_MATRICES; ++j, one += 8 * plane) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          if (G::WHOLE_OC_TILES || channel + j * 8 + k < channels) one[k * plane] = result[j][k].at[i];
         }
       }
     }
@@ -122,13 +137,16 @@ __device__ __forceinline__ void conv2d_tensor(const typename G::Element* x, cons
     const u32 pixels = static_cast<u32>(tile.pixels);
 #pragma unroll 1
     for (u32 first = warp / G::CHANNEL_WARPS * G::PASS; first < pixels; first += G::PIXEL_WARPS * G::PASS) {
-      const u32 number = min(first + lane % 8 * 4 + lane / 8, pixels - 1);
-      const Conv2dPixel pixel(number, static_cast<u32>(tile.width), reciprocal);
-      const bool fast = all || (usable && __all_sync(0xffffffffu, bears_scale<G>(shared, pixel, scale)));
+      bool fast = all;
+      if (!all && usable) {
+        const Conv2dPixel pixel(min(first + lane, pixels - 1), static_cast<u32>(tile.width), reciprocal);
+        fast = __all_sync(0xffffffffu, bears_scale<G>(shared, pixel, scale));
+      }
       const u32 own = first + lane / 4 * 4;
       PassValues<G> values;
       if (fast) {
-        multiply_pass<G>(values, shared, weights, pixel, scale.unscale, oc);
+        const PassPlace<G> place(first, tile, reciprocal);
+        multiply_pass<G>(values, shared, weights, place, scale.unscale, oc);
       } else {
         multiply_plainly<G>(values, shared, weight, oc0, oc, own, tile, reciprocal);
       }

@@ -58,70 +58,99 @@ struct PassSums {
   }
 };
 
-// A lane's row of the matrices of a pass, for each kernel column: its offset in a part's plane of pixels.
+// A lane's row of each matrix of pixels: for each kernel column its place in a part's plane, in bytes. Lanes 0
+// to 15 give the rows of the first unit of two, the others those of the second.
 template <class G>
 struct PassPlace {
-  u32 offset[G::S];
+  u32 offset[G::PIXEL_MATRICES][G::S];
+  bool second;
 
-  __device__ __forceinline__ explicit PassPlace(const Conv2dPixel& pixel) {
-    const u32 line = pixel.row * (G::Problem::stride_h * G::COLUMNS);
+  __device__ __forceinline__ PassPlace(u32 first, const Conv2dTensorTile<G>& tile, u32 reciprocal) {
+    const u32 lane = threadIdx.x % 32, pixels = static_cast<u32>(tile.pixels);
+    second = lane >= 16;
 #pragma unroll
-    for (int s = 0; s < G::S; ++s) {
-      const u32 column = pixel.column * G::Problem::stride_w + G::SHIFT + s * G::Problem::dilation_w;
-      offset[s] = (line + G::mixed(column)) * 16;
-    }
-  }
-};
-
-// The pixels of one unit: of each part, the upper and lower eight rows of each matrix.
-template <class G>
-using UnitPixels = u32[G::PARTS][2 * G::PIXEL_MATRICES];
-
-template <class G>
-__device__ __forceinline__ void load_pixels(UnitPixels<G>& pixels, const void* base, const PassPlace<G>& place,
-                                            int group, int tap) {
-  const int r = tap / G::S, s = tap % G::S;
+    for (u32 m = 0; m < G::PIXEL_MATRICES; ++m) {
+      const u32 number = min(first + lane % 8 * 4 + m * 2 + lane / 8 % 2, pixels - 1);
+      const Conv2dPixel pixel(number, static_cast<u32>(tile.width), reciprocal);
+      const u32 line = pixel.row * (G::Problem::stride_h * G::COLUMNS);
 #pragma unroll
-  for (int part = 0; part < G::PARTS; ++part) {
-    const int line = (part * G::C_GROUPS + group) * G::ROWS + r * G::Problem::dilation_h;
-    load_matrices(pixels[part], base, place.offset[s] + static_cast<u32>(line * G::COLUMNS * 16));
-  }
-}
-
-// Adds the products of one part of the pixels and one of the weights; two units, or one.
-template <class G, int COUNT>
-__device__ __forceinline__ void multiply_units(MatrixSums<G>& sums, const UnitPixels<G> (&pixels)[2], int of_pixels,
-                                               const UnitWeights<G> (&weights)[2], int of_weights) {
-#pragma unroll
-  for (int m = 0; m < G::PIXEL_MATRICES; ++m) {
-    const auto& first = pixels[0][of_pixels];
-    const auto& second = pixels[COUNT - 1][of_pixels];
-#pragma unroll
-    for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
-      if constexpr (COUNT == 2) {
-        multiply_halves(sums[m][j], first[2 * m], first[2 * m + 1], second[2 * m], second[2 * m + 1],
-                        weights[0][of_weights][j], weights[1][of_weights][j]);
-      } else {
-        multiply_halves(sums[m][j], first[2 * m], first[2 * m + 1], weights[0][of_weights][j]);
+      for (int s = 0; s < G::S; ++s) {
+        const u32 column = pixel.column * G::Problem::stride_w + G::SHIFT + s * G::Problem::dilation_w;
+        offset[m][s] = (line + G::mixed(column)) * 16;
       }
     }
   }
+  // The units of a step: `unit` and the next, counted from channel group `group` on.
+  __device__ __forceinline__ u32 of_two(int m, int group, int unit) const {
+    const u32 here = static_cast<u32>(line_of(group, unit)), there = static_cast<u32>(line_of(group, unit + 1));
+    const int s = G::column_of(unit), next = G::column_of(unit + 1);
+    if (s == next) return offset[m][s] + (second ? there : here);
+    return second ? offset[m][next] + there : offset[m][s] + here;
+  }
+  // Of one unit the high halves, and the low ones in the others' stead.
+  __device__ __forceinline__ u32 of_one(int m, int group, int unit) const {
+    const u32 here = static_cast<u32>(line_of(group, unit));
+    return offset[m][G::column_of(unit)] + (second ? here + (G::PARTS - 1) * PART : here);
+  }
+
+  static constexpr u32 PART = G::C_GROUPS * G::ROWS * G::COLUMNS * 16;
+
+ private:
+  static __device__ __forceinline__ int line_of(int group, int unit) {
+    return ((group + unit / G::TAPS) * G::ROWS + G::row_of(unit) * G::Problem::dilation_h) * (G::COLUMNS * 16);
+  }
+};
+
+// Adds the products of two units, of each of whose parts four registers hold the pixels.
+template <class G, class Weights>
+__device__ __forceinline__ void add_two_units(PassSums<G>& sums, const void* base, const PassPlace<G>& place,
+                                              const Weights& weights, int group, int unit) {
+  u32 pixels[G::PIXEL_MATRICES][G::PARTS][4];
+  StepWeights<G, 2> w;
+#pragma unroll
+  for (int m = 0; m < G::PIXEL_MATRICES; ++m) {
+#pragma unroll
+    for (int part = 0; part < G::PARTS; ++part)
+      load_matrices(pixels[m][part], base, place.of_two(m, group, unit) + part * PassPlace<G>::PART);
+  }
+  weights.template get<2>(w, group * G::TAPS + unit);
+  const auto multiply = [&](MatrixSums<G>& to, int of_pixels, int of_weights) {
+#pragma unroll
+    for (int m = 0; m < G::PIXEL_MATRICES; ++m) {
+      const auto& x = pixels[m][of_pixels];
+#pragma unroll
+      for (int j = 0; j < G::CHANNEL_MATRICES; ++j)
+        multiply_halves(to[m][j], x[0], x[1], x[2], x[3], w[of_weights][j][0], w[of_weights][j][1]);
+    }
+  };
+  multiply(sums.high, 0, 0);
+  if constexpr (G::PARTS == 2) {
+    multiply(sums.cross, 0, 1);
+    multiply(sums.cross, 1, 0);
+  }
 }
 
-template <class G, int COUNT, class Weights>
-__device__ __forceinline__ void add_units(PassSums<G>& sums, const void* base, const PassPlace<G>& place,
-                                          const Weights& weights, int group, int tap) {
-  UnitPixels<G> pixels[2];
-  UnitWeights<G> unit_weights[2];
+// Of one unit; two registers hold its high halves, two the low ones.
+template <class G, class Weights>
+__device__ __forceinline__ void add_one_unit(PassSums<G>& sums, const void* base, const PassPlace<G>& place,
+                                             const Weights& weights, int group, int unit) {
+  u32 pixels[G::PIXEL_MATRICES][4];
+  StepWeights<G, 1> w;
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
-    load_pixels<G>(pixels[i], base, place, group + (tap + i) / G::TAPS, (tap + i) % G::TAPS);
-    weights.get(unit_weights[i], group * G::TAPS + tap + i);
-  }
-  multiply_units<G, COUNT>(sums.high, pixels, 0, unit_weights, 0);
+  for (int m = 0; m < G::PIXEL_MATRICES; ++m) load_matrices(pixels[m], base, place.of_one(m, group, unit));
+  weights.template get<1>(w, group * G::TAPS + unit);
+  const auto multiply = [&](MatrixSums<G>& to, int of_pixels, int of_weights) {
+#pragma unroll
+    for (int m = 0; m < G::PIXEL_MATRICES; ++m) {
+#pragma unroll
+      for (int j = 0; j < G::CHANNEL_MATRICES; ++j)
+        multiply_halves(to[m][j], pixels[m][2 * of_pixels], pixels[m][2 * of_pixels + 1], w[of_weights][j][0]);
+    }
+  };
+  multiply(sums.high, 0, 0);
   if constexpr (G::PARTS == 2) {
-    multiply_units<G, COUNT>(sums.cross, pixels, 0, unit_weights, G::PARTS - 1);
-    multiply_units<G, COUNT>(sums.cross, pixels, G::PARTS - 1, unit_weights, 0);
+    multiply(sums.cross, 0, 1);
+    multiply(sums.cross, 1, 0);
   }
 }
 
@@ -133,19 +162,18 @@ constexpr int GROUPS_A_TURN = G::WEIGHTS_SHARED ? (G::TAPS % 2 == 1 && G::TAPS <
 // All products of a pass on tensor cores. `inverse` undoes the pixels' scale.
 template <class G, class Weights>
 __device__ __forceinline__ void multiply_pass(PassValues<G>& values, typename G::Shared& shared,
-                                              const Weights& weights, const Conv2dPixel& pixel, float inverse,
+                                              const Weights& weights, const PassPlace<G>& place, float inverse,
                                               int oc) {
   constexpr int TURN = GROUPS_A_TURN<G>, UNITS = TURN * G::TAPS;
-  const PassPlace<G> place(pixel);
   PassSums<G> sums;
 #pragma unroll 1
   for (int group = 0; group < G::C_GROUPS; group += TURN) {
 #pragma unroll
     for (int unit = 0; unit + 1 < UNITS; unit += 2) {
-      add_units<G, 2>(sums, shared.operands, place, weights, group, unit);
+      add_two_units<G>(sums, shared.operands, place, weights, group, unit);
       if (unit % UNITS_IN_A_SUM == UNITS_IN_A_SUM - 2) sums.move();
     }
-    if constexpr (UNITS % 2 == 1) add_units<G, 1>(sums, shared.operands, place, weights, group, UNITS - 1);
+    if constexpr (UNITS % 2 == 1) add_one_unit<G>(sums, shared.operands, place, weights, group, UNITS - 1);
     sums.move();
   }
   const int t = static_cast<int>(threadIdx.x) % 4;

@@ -59,8 +59,12 @@ struct Conv2dTensorGeometry {
   static constexpr int PARTS = sizeof(T) == 4 ? 2 : 1;
   static constexpr float LOW_SCALE = 2048.0f;
 
-  // Eight input channels of a tap are a unit: the matrix instructions take two, or one.
+  // Eight input channels of a tap are a unit: the matrix instructions take two, or one. Units of a group of
+  // channels run down the kernel's columns, so that two mostly are of one column.
   static constexpr int C_GROUPS = (C_IN + 7) / 8, UNITS = C_GROUPS * TAPS;
+  static __host__ __device__ constexpr int row_of(int unit) { return unit % TAPS % R; }
+  static __host__ __device__ constexpr int column_of(int unit) { return unit % TAPS / R; }
+  static __device__ __forceinline__ int unit_of(int tap) { return tap % S * R + tap / S; }
 
   // Rows of the image are copied COPY elements (16 bytes) at a time where they all begin at a multiple of
   // that. So the tile begins at such a column, SHIFT columns left of the first that is needed.

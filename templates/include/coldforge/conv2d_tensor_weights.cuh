@@ -26,7 +26,7 @@ __device__ __forceinline__ bool split_weights(typename G::Shared& shared, const 
     exact = exact && scale.exact;
 #pragma unroll 1
     for (int i = lane; i < G::C_GROUPS * G::TAPS * 4; i += 32) {
-      const int pair = i / G::TAPS, tap = i % G::TAPS, c = 2 * pair;
+      const int pair = i / G::TAPS, tap = i % G::TAPS, c = 2 * pair, unit = pair / 4 * G::TAPS + G::unit_of(tap);
       const float low = inside && c < G::C_IN ? to_float(load_readonly<1>(from + c * G::TAPS + tap).at[0]) : 0.0f;
       const float high =
           inside && c + 1 < G::C_IN ? to_float(load_readonly<1>(from + (c + 1) * G::TAPS + tap).at[0]) : 0.0f;
@@ -34,8 +34,7 @@ __device__ __forceinline__ bool split_weights(typename G::Shared& shared, const 
       split<G::PARTS>(words, low * scale.scale, high * scale.scale);
 #pragma unroll
       for (int part = 0; part < G::PARTS; ++part) {
-        u32* unit = reinterpret_cast<u32*>(&shared.weights()[part][pair / 4 * G::TAPS + tap][oc]);
-        unit[pair % 4] = words[part];
+        reinterpret_cast<u32*>(&shared.weights()[part][unit][oc])[pair % 4] = words[part];
       }
     }
     if (lane == 0) {
@@ -49,42 +48,52 @@ __device__ __forceinline__ bool split_weights(typename G::Shared& shared, const 
   return exact;
 }
 
-// The weights of one unit for a warp's channels: of each part and eight channels, one register.
-template <class G>
-using UnitWeights = u32[G::PARTS][G::CHANNEL_MATRICES];
+// The weights of one or two units for a warp's channels, as the matrix instructions take them.
+template <class G, int COUNT>
+using StepWeights = u32[G::PARTS][G::CHANNEL_MATRICES][COUNT];
 
-template <class G>
-__device__ __forceinline__ void load_unit(UnitWeights<G>& unit_weights, const void* weights, int unit, int oc) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int MATRICES = G::PARTS * G::CHANNEL_MATRICES;
+template <class G, int COUNT>
+__device__ __forceinline__ void load_step(StepWeights<G, COUNT>& to, const void* weights, int unit, int oc) {
+  constexpr int MATRICES = G::PARTS * G::CHANNEL_MATRICES * COUNT;
+  const int own = static_cast<int>(threadIdx.x) % 32 / 8, row = static_cast<int>(threadIdx.x) % 8;
 #pragma unroll
   for (int first = 0; first < MATRICES; first += 4) {
-    // Four matrices are of one part, or, of two each.
-    constexpr int PER_PART = G::CHANNEL_MATRICES < 4 ? G::CHANNEL_MATRICES : 4;
-    const int own = lane / 8, part = first / G::CHANNEL_MATRICES + own / PER_PART;
-    const int channel = oc + (first % G::CHANNEL_MATRICES + own % PER_PART) * 8 + lane % 8;
+    // This lane's matrix of the four, and where the four go.
+    const int matrix = first + own, which = matrix % COUNT, j = matrix / COUNT % G::CHANNEL_MATRICES,
+              part = matrix / COUNT / G::CHANNEL_MATRICES;
+    const int place = (part * G::UNITS + unit + which) * G::OC_TILE + oc + j * 8 + row;
     u32 four[4];
-    load_matrices(four, weights, static_cast<u32>(((part * G::UNITS + unit) * G::OC_TILE + channel) * 16));
+    load_matrices(four, weights, static_cast<u32>(place * 16));
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-      unit_weights[(first + j) / G::CHANNEL_MATRICES][(first + j) % G::CHANNEL_MATRICES] = four[j];
+    for (int i = first; i < first + 4; ++i)
+      to[i / COUNT / G::CHANNEL_MATRICES][i / COUNT % G::CHANNEL_MATRICES][i % COUNT] = four[i - first];
   }
 }
 
 // Where a warp has its weights: in registers, all of them.
 template <class G, bool SHARED>
 struct WarpWeights {
-  UnitWeights<G> held[G::UNITS];
+  StepWeights<G, 2> pairs[G::UNITS / 2 + 1];
+  StepWeights<G, 1> last;
 
   __device__ __forceinline__ WarpWeights(const void* weights, int oc) {
 #pragma unroll
-    for (int unit = 0; unit < G::UNITS; ++unit) load_unit<G>(held[unit], weights, unit, oc);
+    for (int unit = 0; unit + 1 < G::UNITS; unit += 2) load_step<G, 2>(pairs[unit / 2], weights, unit, oc);
+    if constexpr (G::UNITS % 2 == 1) load_step<G, 1>(last, weights, G::UNITS - 1, oc);
   }
-  __device__ __forceinline__ void get(UnitWeights<G>& unit_weights, int unit) const {
+  template <int COUNT>
+  __device__ __forceinline__ void get(StepWeights<G, COUNT>& to, int unit) const {
 #pragma unroll
     for (int part = 0; part < G::PARTS; ++part) {
 #pragma unroll
-      for (int j = 0; j < G::CHANNEL_MATRICES; ++j) unit_weights[part][j] = held[unit][part][j];
+      for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
+        if constexpr (COUNT == 2) {
+          to[part][j][0] = pairs[unit / 2][part][j][0];
+          to[part][j][1] = pairs[unit / 2][part][j][1];
+        } else {
+          to[part][j][0] = last[part][j][0];
+        }
+      }
     }
   }
 };
@@ -96,8 +105,9 @@ struct WarpWeights<G, true> {
   int oc;
 
   __device__ __forceinline__ WarpWeights(const void* weights, int oc) : weights(weights), oc(oc) {}
-  __device__ __forceinline__ void get(UnitWeights<G>& unit_weights, int unit) const {
-    load_unit<G>(unit_weights, weights, unit, oc);
+  template <int COUNT>
+  __device__ __forceinline__ void get(StepWeights<G, COUNT>& to, int unit) const {
+    load_step<G, COUNT>(to, weights, unit, oc);
   }
 };
 
