@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Twins of matrix products of a warp, and of what brings numbers there and back."""
+
+from __future__ import annotations
+
+import torch
+from twin import THREADS, Twin, ints
+
+_INCLUDES = '#include "coldforge/matrix.cuh"'
+_TILE = """
+  __shared__ alignas(16) unsigned tile[2][32][4];
+  for (int i = 0; i < 4; ++i) tile[threadIdx.x / 32][lane][i] = x[(threadIdx.x / 32 * 32 + lane) * 4 + i];
+  __syncwarp();
+  unsigned part[4];
+"""
+# A lane's pieces are rows of `x`: six words for the factors, four floats to begin with.
+_PIECES = """
+  const unsigned* own = reinterpret_cast<const unsigned*>(x) + t * 10;
+  float sum[4], other[4];
+  for (int i = 0; i < 4; ++i) other[i] = sum[i] = __uint_as_float(own[6 + i]);
+  coldforge::multiply_halves(sum, own[0], own[1], own[2], own[3], own[4], own[5]);
+  coldforge::multiply_halves(other, own[0], own[1], own[4]);
+  for (int i = 0; i < 4; ++i) y[i * n + t] = sum[i];
+  for (int i = 0; i < 4; ++i) y[(4 + i) * n + t] = other[i];
+"""
+
+
+def _pieces(halves: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+    """[64, 12] halves and [64, 4] floats as the words of each lane."""
+    return torch.cat([halves.contiguous().view(torch.int32), sums.contiguous().view(torch.int32)], dim=1)
+
+
+def matrices() -> dict[str, Twin]:
+    """By name."""
+    generator = torch.Generator().manual_seed(11)
+    words = torch.arange(THREADS * 4, dtype=torch.int32) * -1640531527
+    # Small whole numbers: whatever the order, every sum is exact.
+    whole = torch.randint(-60, 61, (THREADS, 12), generator=generator).half()
+    start = torch.randint(-1000, 1000, (THREADS, 4), generator=generator).float()
+    some = torch.randn(THREADS, 12, generator=generator).half()
+    limits = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), 65504.0, 65519.0, 65520.0, 6e-8, 3e-8, 2e-8])
+    floats = torch.cat([limits, torch.randn(THREADS * 2 - len(limits), generator=generator) * 1e-3])
+    products = torch.zeros(8, THREADS)
+    return {
+        "matrices from shared memory": Twin(
+            _TILE + "  coldforge::load_matrices(part, &tile[threadIdx.x / 32][0][0], "
+            "static_cast<unsigned>((lane ^ 5) * 16));\n"
+            "  for (int i = 0; i < 4; ++i) y[i * n + t] = part[i];\n",
+            words,
+            torch.zeros(4, THREADS, dtype=torch.int32),
+            THREADS,
+            "unsigned",
+            "unsigned",
+            includes=_INCLUDES,
+        ),
+        "products of whole numbers": Twin(
+            _PIECES, _pieces(whole, start), products, THREADS, "unsigned", "float", includes=_INCLUDES
+        ),
+        "products of halves": Twin(
+            _PIECES,
+            _pieces(some, torch.zeros(THREADS, 4)),
+            products,
+            THREADS,
+            "unsigned",
+            "float",
+            includes=_INCLUDES,
+            atol=4e-6,
+        ),
+        "halves in pairs": Twin(
+            "  const unsigned pair = coldforge::pack_halves(__uint_as_float(x[t]), __uint_as_float(x[n + t]));\n"
+            "  y[t] = pair;\n"
+            "  y[n + t] = __float_as_uint(coldforge::low_half(x[t] & 0xbfffbfffu));\n"
+            "  y[2 * n + t] = __float_as_uint(coldforge::high_half(pair));\n",
+            ints(floats.numpy().view("uint32")),
+            torch.zeros(3, THREADS, dtype=torch.int32),
+            THREADS,
+            "unsigned",
+            "unsigned",
+            includes=_INCLUDES,
+        ),
+    }
