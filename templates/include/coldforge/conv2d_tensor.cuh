@@ -96,6 +96,110 @@ struct TileOutput {
   }
 };
 
+// A block at work.
+template <class G, class Epilogue>
+struct TensorBlock {
+  using T = typename G::Element;
+  using Weights = WarpWeights<G, G::WEIGHTS_SHARED>;
+  const T* x;
+  const T* weight;
+  T* y;
+  const Conv2dSizes& sizes;
+  const Epilogue& epilogue;
+  typename G::Shared& shared;
+  int oc0;             // the block's first channel
+  int oc;              // the warp's, from there
+  u32 first;           // the warp's first pixel in a tile
+  bool exact_weights;  // whether they bear their scales
+
+  __device__ __forceinline__ void fetch(u64 index, int step) const {
+    stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), step * G::C_STEP, sizes);
+  }
+
+  // Waits for what was fetched and makes operands of it. Begins and ends with a barrier.
+  __device__ __forceinline__ SplitScale prepare() const {
+    cp_async_wait<0>();
+    __syncthreads();
+    const SplitScale scale(tile_range<G>(shared));
+    split_tile<G>(shared, scale.scale);
+    __syncthreads();
+    return scale;
+  }
+
+  // Whether no pass of a step needs plain arithmetic, and with it the input as it was.
+  __device__ __forceinline__ bool all_fast(const SplitScale& scale) const { return exact_weights && scale.exact; }
+
+  // One step of one pass of 32 pixels from `from` on.
+  __device__ __forceinline__ void compute(PassValues<G>& values, const Weights& weights, const SplitScale& scale,
+                                          const Conv2dTensorTile<G>& tile, u32 reciprocal, u32 from,
+                                          int step) const {
+    bool fast = all_fast(scale);
+    if (!fast && exact_weights && scale.usable) {
+      const u32 number = min(from + threadIdx.x % 32, static_cast<u32>(tile.pixels) - 1);
+      const Conv2dPixel pixel(number, static_cast<u32>(tile.width), reciprocal);
+      fast = __all_sync(0xffffffffu, bears_scale<G>(shared, pixel, scale));
+    }
+    if (fast) {
+      const PassPlace<G> place(from, tile, reciprocal);
+      multiply_pass<G>(values, shared, weights, place, scale.unscale, oc, step * G::STEP_GROUPS * G::TAPS);
+    } else {
+      multiply_plainly<G>(values, shared, weight, oc0, oc, step * G::C_STEP, from + own(), tile, reciprocal);
+    }
+  }
+  static __device__ __forceinline__ u32 own() { return threadIdx.x % 32 / 4 * 4; }
+
+  // All input channels at once: pass by pass.
+  __device__ __forceinline__ void whole_tile(u64 index, u64 next, u64 end, const Weights& weights) const {
+    const Conv2dTensorTile<G> tile(index, sizes);
+    const SplitScale scale = prepare();
+    if (G::PERSISTENT && next < end && all_fast(scale)) fetch(next, 0);
+    const TileOutput<G> output(y, tile, sizes, oc0);
+    const u32 reciprocal = Conv2dPixel::reciprocal_of(tile.width);
+#pragma unroll 1
+    for (u32 from = first; from < static_cast<u32>(tile.pixels); from += G::PIXEL_WARPS * G::PASS) {
+      PassValues<G> values;
+      compute(values, weights, scale, tile, reciprocal, from, 0);
+      output.store(values, epilogue, oc0, oc, from + own(), reciprocal);
+    }
+    if (G::PERSISTENT && next < end && !all_fast(scale)) {
+      __syncthreads();
+      fetch(next, 0);
+    }
+    cp_async_commit();
+  }
+
+  // Some input channels after the others: all of the warp's passes in each step.
+  __device__ __forceinline__ void tile_in_steps(u64 index, u64 next, u64 end, const Weights& weights) const {
+    const Conv2dTensorTile<G> tile(index, sizes);
+    const TileOutput<G> output(y, tile, sizes, oc0);
+    const u32 reciprocal = Conv2dPixel::reciprocal_of(tile.width);
+    PassValues<G> values[G::HELD];
+#pragma unroll
+    for (int i = 0; i < G::HELD; ++i) start_values<G>(values[i], shared, oc);
+#pragma unroll 1
+    for (int step = 0; step < G::STEPS; ++step) {
+      const SplitScale scale = prepare();
+      const bool last = step + 1 == G::STEPS, more = !last || (G::PERSISTENT && next < end);
+      if (more && all_fast(scale)) fetch(last ? next : index, last ? 0 : step + 1);
+#pragma unroll
+      for (int i = 0; i < G::HELD; ++i) {
+        const u32 from = first + i * (G::PIXEL_WARPS * G::PASS);
+        if (from < static_cast<u32>(tile.pixels)) compute(values[i], weights, scale, tile, reciprocal, from, step);
+      }
+      if (more && !all_fast(scale)) {
+        __syncthreads();
+        fetch(last ? next : index, last ? 0 : step + 1);
+      }
+      cp_async_commit();
+    }
+#pragma unroll
+    for (int i = 0; i < G::HELD; ++i) {
+      const u32 from = first + i * (G::PIXEL_WARPS * G::PASS);
+      if (from < static_cast<u32>(tile.pixels)) output.store(values[i], epilogue, oc0, oc, from + own(), reciprocal);
+    }
+  }
+};
+
 // A block's whole work. Block b computes output channels b % OC_TILES of tile b / OC_TILES, so that neighbours
 // share their input in L2; a persistent one goes on to every (grid / OC_TILES)-th tile after it. The grid is
 // a multiple of OC_TILES, at least one, and without PERSISTENT exactly as many as there are tiles. Every
@@ -110,55 +214,22 @@ __device__ __forceinline__ void conv2d_tensor(const typename G::Element* x, cons
   u64 index = blockIdx.x / G::OC_TILES;
   const u64 end = G::PERSISTENT ? Conv2dTensorTile<G>::count(sizes) : index + 1;
   if (index >= end) return;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int oc = warp % G::CHANNEL_WARPS * G::OC_WARP;
-
-  stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), sizes);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  TensorBlock<G, Epilogue> block = {
+      x,   weight, y, sizes, epilogue, shared, oc0, warp % G::CHANNEL_WARPS * G::OC_WARP,
+      static_cast<u32>(warp / G::CHANNEL_WARPS * G::PASS), true};
+  block.fetch(index, 0);
   cp_async_commit();
   const bool mine = split_weights<G>(shared, weight, bias, oc0);
-  const bool exact_weights = __syncthreads_and(mine) != 0;
-  const WarpWeights<G, G::WEIGHTS_SHARED> weights(&shared.weights(), oc);
-
+  block.exact_weights = __syncthreads_and(mine) != 0;
+  const WarpWeights<G, G::WEIGHTS_SHARED> weights(&shared.weights(), block.oc);
 #pragma unroll 1
-  while (true) {
-    const Conv2dTensorTile<G> tile(index, sizes);
-    cp_async_wait<0>();
-    __syncthreads();
-    const SplitScale scale(tile_range<G>(shared));
-    split_tile<G>(shared, scale.scale);
-    __syncthreads();
-    const bool usable = exact_weights && scale.usable, all = exact_weights && scale.exact;
-    const bool more = index + stride < end;
-    // Only plain arithmetic still needs the tile as it was.
-    if (G::PERSISTENT && more && all) stage_tile<G>(shared, x, Conv2dTensorTile<G>(index + stride, sizes), sizes);
-
-    const TileOutput<G> output(y, tile, sizes, oc0);
-    const u32 reciprocal = Conv2dPixel::reciprocal_of(tile.width);
-    const u32 pixels = static_cast<u32>(tile.pixels);
-#pragma unroll 1
-    for (u32 first = warp / G::CHANNEL_WARPS * G::PASS; first < pixels; first += G::PIXEL_WARPS * G::PASS) {
-      bool fast = all;
-      if (!all && usable) {
-        const Conv2dPixel pixel(min(first + lane, pixels - 1), static_cast<u32>(tile.width), reciprocal);
-        fast = __all_sync(0xffffffffu, bears_scale<G>(shared, pixel, scale));
-      }
-      const u32 own = first + lane / 4 * 4;
-      PassValues<G> values;
-      if (fast) {
-        const PassPlace<G> place(first, tile, reciprocal);
-        multiply_pass<G>(values, shared, weights, place, scale.unscale, oc);
-      } else {
-        multiply_plainly<G>(values, shared, weight, oc0, oc, own, tile, reciprocal);
-      }
-      output.store(values, epilogue, oc0, oc, own, reciprocal);
+  for (; index < end; index += stride) {
+    if constexpr (G::STEPS == 1) {
+      block.whole_tile(index, index + stride, end, weights);
+    } else {
+      block.tile_in_steps(index, index + stride, end, weights);
     }
-    if (!G::PERSISTENT || !more) break;
-    index += stride;
-    if (!all) {
-      __syncthreads();
-      stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), sizes);
-    }
-    cp_async_commit();
   }
 }
 

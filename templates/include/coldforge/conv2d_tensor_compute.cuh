@@ -23,7 +23,7 @@ constexpr int UNITS_IN_A_SUM = 20;
 
 template <class G>
 struct PassSums {
-  static constexpr bool LONG = G::UNITS > UNITS_IN_A_SUM;
+  static constexpr bool LONG = G::STEP_GROUPS * G::TAPS > UNITS_IN_A_SUM;
   MatrixSums<G> high, cross, total;
 
   __device__ __forceinline__ PassSums() {
@@ -80,7 +80,7 @@ struct PassPlace {
       }
     }
   }
-  // The units of a step: `unit` and the next, counted from channel group `group` on.
+  // Of `unit` and the next, counted from channel group `group` of those in shared memory.
   __device__ __forceinline__ u32 of_two(int m, int group, int unit) const {
     const u32 here = static_cast<u32>(line_of(group, unit)), there = static_cast<u32>(line_of(group, unit + 1));
     const int s = G::column_of(unit), next = G::column_of(unit + 1);
@@ -93,7 +93,7 @@ struct PassPlace {
     return offset[m][G::column_of(unit)] + (second ? here + (G::PARTS - 1) * PART : here);
   }
 
-  static constexpr u32 PART = G::C_GROUPS * G::ROWS * G::COLUMNS * 16;
+  static constexpr u32 PART = G::STEP_GROUPS * G::ROWS * G::COLUMNS * 16;
 
  private:
   static __device__ __forceinline__ int line_of(int group, int unit) {
@@ -104,7 +104,7 @@ struct PassPlace {
 // Adds the products of two units, of each of whose parts four registers hold the pixels.
 template <class G, class Weights>
 __device__ __forceinline__ void add_two_units(PassSums<G>& sums, const void* base, const PassPlace<G>& place,
-                                              const Weights& weights, int group, int unit) {
+                                              const Weights& weights, int first_unit, int group, int unit) {
   u32 pixels[G::PIXEL_MATRICES][G::PARTS][4];
   StepWeights<G, 2> w;
 #pragma unroll
@@ -113,7 +113,7 @@ __device__ __forceinline__ void add_two_units(PassSums<G>& sums, const void* bas
     for (int part = 0; part < G::PARTS; ++part)
       load_matrices(pixels[m][part], base, place.of_two(m, group, unit) + part * PassPlace<G>::PART);
   }
-  weights.template get<2>(w, group * G::TAPS + unit);
+  weights.template get<2>(w, first_unit + group * G::TAPS + unit);
   const auto multiply = [&](MatrixSums<G>& to, int of_pixels, int of_weights) {
 #pragma unroll
     for (int m = 0; m < G::PIXEL_MATRICES; ++m) {
@@ -133,12 +133,12 @@ __device__ __forceinline__ void add_two_units(PassSums<G>& sums, const void* bas
 // Of one unit; two registers hold its high halves, two the low ones.
 template <class G, class Weights>
 __device__ __forceinline__ void add_one_unit(PassSums<G>& sums, const void* base, const PassPlace<G>& place,
-                                             const Weights& weights, int group, int unit) {
+                                             const Weights& weights, int first_unit, int group, int unit) {
   u32 pixels[G::PIXEL_MATRICES][4];
   StepWeights<G, 1> w;
 #pragma unroll
   for (int m = 0; m < G::PIXEL_MATRICES; ++m) load_matrices(pixels[m], base, place.of_one(m, group, unit));
-  weights.template get<1>(w, group * G::TAPS + unit);
+  weights.template get<1>(w, first_unit + group * G::TAPS + unit);
   const auto multiply = [&](MatrixSums<G>& to, int of_pixels, int of_weights) {
 #pragma unroll
     for (int m = 0; m < G::PIXEL_MATRICES; ++m) {
@@ -156,24 +156,25 @@ __device__ __forceinline__ void add_one_unit(PassSums<G>& sums, const void* base
 
 // Groups of eight channels whose units are taken in one turn: an even number of units where it can be.
 template <class G>
-constexpr int GROUPS_A_TURN = G::WEIGHTS_SHARED ? (G::TAPS % 2 == 1 && G::TAPS < 8 && G::C_GROUPS % 2 == 0 ? 2 : 1)
-                                                : G::C_GROUPS;
+constexpr int GROUPS_A_TURN = G::WEIGHTS_SHARED ? (G::TAPS % 2 == 1 && G::TAPS < 8 && G::STEP_GROUPS % 2 == 0 ? 2 : 1)
+                                                : G::STEP_GROUPS;
 
-// All products of a pass on tensor cores. `inverse` undoes the pixels' scale.
+// Adds a step's products of a pass, on tensor cores, to `values`, or in the only step to the bias. `inverse`
+// undoes the pixels' scale; `first_unit` is the first of the step's weights.
 template <class G, class Weights>
 __device__ __forceinline__ void multiply_pass(PassValues<G>& values, typename G::Shared& shared,
                                               const Weights& weights, const PassPlace<G>& place, float inverse,
-                                              int oc) {
+                                              int oc, int first_unit) {
   constexpr int TURN = GROUPS_A_TURN<G>, UNITS = TURN * G::TAPS;
   PassSums<G> sums;
 #pragma unroll 1
-  for (int group = 0; group < G::C_GROUPS; group += TURN) {
+  for (int group = 0; group < G::STEP_GROUPS; group += TURN) {
 #pragma unroll
     for (int unit = 0; unit + 1 < UNITS; unit += 2) {
-      add_two_units<G>(sums, shared.operands, place, weights, group, unit);
+      add_two_units<G>(sums, shared.operands, place, weights, first_unit, group, unit);
       if (unit % UNITS_IN_A_SUM == UNITS_IN_A_SUM - 2) sums.move();
     }
-    if constexpr (UNITS % 2 == 1) add_one_unit<G>(sums, shared.operands, place, weights, group, UNITS - 1);
+    if constexpr (UNITS % 2 == 1) add_one_unit<G>(sums, shared.operands, place, weights, first_unit, group, UNITS - 1);
     sums.move();
   }
   const int t = static_cast<int>(threadIdx.x) % 4;
@@ -184,19 +185,35 @@ __device__ __forceinline__ void multiply_pass(PassValues<G>& values, typename G:
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        values[j][k][i] = fmaf(sums.result(i / 2, j, i % 2 * 2 + k), unscale.at[k] * inverse, bias.at[k]);
+      for (int i = 0; i < 4; ++i) {
+        const float before = G::STEPS == 1 ? bias.at[k] : values[j][k][i];
+        values[j][k][i] = fmaf(sums.result(i / 2, j, i % 2 * 2 + k), unscale.at[k] * inverse, before);
+      }
     }
   }
 }
 
-// Whether all input of a pixel bears the tile's scale.
+// Results before the first of several steps.
+template <class G>
+__device__ __forceinline__ void start_values(PassValues<G>& values, const typename G::Shared& shared, int oc) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[j][k][i] = shared.bias[oc + j * 8 + 2 * t + k];
+    }
+  }
+}
+
+// Whether all input of a pixel, of this step, bears the tile's scale.
 template <class G>
 __device__ __forceinline__ bool bears_scale(const typename G::Shared& shared, const Conv2dPixel& pixel,
                                             const SplitScale& scale) {
   bool good = true;
 #pragma unroll 1
-  for (int c = 0; c < G::C_IN; ++c) {
+  for (int c = 0; c < G::C_STEP; ++c) {
 #pragma unroll 1
     for (int tap = 0; tap < G::TAPS; ++tap) {
       const u32 row = pixel.row * G::Problem::stride_h + tap / G::S * G::Problem::dilation_h;
@@ -207,10 +224,10 @@ __device__ __forceinline__ bool bears_scale(const typename G::Shared& shared, co
   return good;
 }
 
-// The same in plain arithmetic. `first` is the number of the thread's first pixel.
+// The same in plain arithmetic, from input channel c0. `first` is the number of the thread's first pixel.
 template <class G>
 __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const typename G::Shared& shared,
-                                                 const typename G::Element* weight, int oc0, int oc, u32 first,
+                                                 const typename G::Element* weight, int oc0, int oc, int c0, u32 first,
                                                  const Conv2dTensorTile<G>& tile, u32 reciprocal) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   u32 row[4], column[4];
@@ -221,16 +238,9 @@ __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const ty
     row[i] = pixel.row * G::Problem::stride_h;
     column[i] = pixel.column * G::Problem::stride_w + G::SHIFT;
   }
-#pragma unroll
-  for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) values[j][k][i] = 0.0f;
-    }
-  }
+  PassValues<G> sums = {};
 #pragma unroll 1
-  for (int term = 0; term < G::C_IN * G::TAPS; ++term) {
+  for (int term = 0; term < min(G::C_STEP, G::C_IN - c0) * G::TAPS; ++term) {
     const int c = term / G::TAPS, tap = term % G::TAPS;
     float x[4];
 #pragma unroll
@@ -244,9 +254,10 @@ __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const ty
       for (int k = 0; k < 2; ++k) {
         const int channel = oc0 + oc + j * 8 + 2 * t + k, legal = G::WHOLE_OC_TILES ? channel : min(channel, G::C_OUT - 1);
         const float w =
-            to_float(load_readonly<1>(weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + term).at[0]);
+            to_float(load_readonly<1>(weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + c0 * G::TAPS + term)
+                         .at[0]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) values[j][k][i] = fmaf(x[i], w, values[j][k][i]);
+        for (int i = 0; i < 4; ++i) sums[j][k][i] = fmaf(x[i], w, sums[j][k][i]);
       }
     }
   }
@@ -255,7 +266,10 @@ __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const ty
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) values[j][k][i] += shared.bias[oc + j * 8 + 2 * t + k];
+      for (int i = 0; i < 4; ++i) {
+        const float before = G::STEPS == 1 ? shared.bias[oc + j * 8 + 2 * t + k] : values[j][k][i];
+        values[j][k][i] = before + sums[j][k][i];
+      }
     }
   }
 }

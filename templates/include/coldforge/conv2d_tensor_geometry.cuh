@@ -13,13 +13,13 @@ struct Conv2dSizes {
   int N, H, W, H_out, W_out;
 };
 
-// The input tile as it is in global memory (`raw`), and as the tensor cores take it: eight channels of a pixel
+// A step's channels of the input tile as they are in global memory (`raw`), and as the tensor cores take them: eight channels of a pixel
 // in 16 bytes, in PARTS planes. Weights alike, eight input channels of a tap and an output channel in 16
 // bytes. Where a thread keeps its weights in registers they are here only until the first tile is.
 template <class G>
 struct Conv2dTensorShared {
-  using Raw = typename G::Element[G::C_IN][G::ROWS][G::COLUMNS];
-  using Pixels = uint4[G::PARTS][G::C_GROUPS][G::ROWS][G::COLUMNS];
+  using Raw = typename G::Element[G::C_STEP][G::ROWS][G::COLUMNS];
+  using Pixels = uint4[G::PARTS][G::STEP_GROUPS][G::ROWS][G::COLUMNS];
   using Weights = uint4[G::PARTS][G::UNITS][G::OC_TILE];
 
   alignas(16) Raw raw;
@@ -59,9 +59,13 @@ struct Conv2dTensorGeometry {
   static constexpr int PARTS = sizeof(T) == 4 ? 2 : 1;
   static constexpr float LOW_SCALE = 2048.0f;
 
-  // Eight input channels of a tap are a unit: the matrix instructions take two, or one. Units of a group of
+  // Input channels are taken C_STEP at a time. With more than one step a warp holds the results of HELD passes,
+  // which are all of its tile. Eight input channels of a tap are a unit: the matrix instructions take two, or one. Units of a group of
   // channels run down the kernel's columns, so that two mostly are of one column.
-  static constexpr int C_GROUPS = (C_IN + 7) / 8, UNITS = C_GROUPS * TAPS;
+  static constexpr int C_STEP = C::C_TILE < C_IN ? C::C_TILE : C_IN, STEPS = (C_IN + C_STEP - 1) / C_STEP;
+  static constexpr int STEP_GROUPS = (C_STEP + 7) / 8, C_GROUPS = STEPS * STEP_GROUPS, UNITS = C_GROUPS * TAPS;
+
+  static constexpr int HELD = C::HELD;
   static __host__ __device__ constexpr int row_of(int unit) { return unit % TAPS % R; }
   static __host__ __device__ constexpr int column_of(int unit) { return unit % TAPS / R; }
   static __device__ __forceinline__ int unit_of(int tap) { return tap % S * R + tap / S; }
@@ -78,7 +82,7 @@ struct Conv2dTensorGeometry {
   static constexpr int MIX_BITS = P::stride_w % 2 != 0 ? 3 : 7;
   static constexpr int MIX_SHIFT = P::stride_w % 4 == 2 ? 3 : P::stride_w % 4 == 0 ? 4 : 3;
 
-  static constexpr int PIXEL_BYTES = PARTS * C_GROUPS * ROWS * COLUMNS * 16;
+  static constexpr int PIXEL_BYTES = PARTS * STEP_GROUPS * ROWS * COLUMNS * 16;
   static constexpr int WEIGHT_BYTES = PARTS * UNITS * OC_TILE * 16;
   static constexpr int OPERAND_BYTES = WEIGHTS_SHARED               ? PIXEL_BYTES + WEIGHT_BYTES
                                        : PIXEL_BYTES > WEIGHT_BYTES ? PIXEL_BYTES
@@ -87,6 +91,7 @@ struct Conv2dTensorGeometry {
   using Shared = Conv2dTensorShared<Conv2dTensorGeometry>;
 
   static_assert(OC_WARP % 16 == 0 && OC_TILE % OC_WARP == 0 && WARPS % CHANNEL_WARPS == 0, "odd warps");
+  static_assert(STEPS == 1 || (C_STEP % 8 == 0 && WEIGHTS_SHARED), "odd steps");
   static_assert(COLUMNS % 32 == 0 && WIDEST >= 8, "odd columns");
   static_assert(PARTS * CHANNEL_MATRICES % 4 == 0, "weights are loaded by four matrices");
   static_assert(sizeof(Shared) == C::SHARED_BYTES, "the declared and the real shared memory differ");

@@ -76,19 +76,20 @@ __device__ __forceinline__ void stage_elements(T* to, const T* from, bool inside
   }
 }
 
-// Begins to fill `raw` with the tile's input; outside the image it is zero. Every row of the image begins at a
-// multiple of N elements.
+// Begins to fill `raw` with the tile's input channels from c0; outside the image and behind the last channel it
+// is zero. Every row of the image begins at a multiple of N elements.
 template <class G, int N>
 __device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typename G::Element* x,
-                                           const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes) {
+                                           const Conv2dTensorTile<G>& tile, int c0, const Conv2dSizes& sizes) {
   constexpr int PER_ROW = G::COLUMNS / N;
   const u64 plane = static_cast<u64>(sizes.H) * static_cast<u32>(sizes.W);
-  const typename G::Element* sample = x + static_cast<u64>(tile.n) * G::C_IN * plane;
+  const typename G::Element* sample = x + (static_cast<u64>(tile.n) * G::C_IN + c0) * plane;
 #pragma unroll 2
-  for (u32 i = threadIdx.x; i < G::C_IN * G::ROWS * PER_ROW; i += G::THREADS) {
+  for (u32 i = threadIdx.x; i < G::C_STEP * G::ROWS * PER_ROW; i += G::THREADS) {
     const u32 column = i % PER_ROW * N, line = i / PER_ROW, row = line % G::ROWS, c = line / G::ROWS;
     const u32 iy = tile.iy + row, ix = tile.ix + column;
-    const bool inside = iy < static_cast<u32>(sizes.H) && ix < static_cast<u32>(sizes.W);
+    const bool inside = iy < static_cast<u32>(sizes.H) && ix < static_cast<u32>(sizes.W) &&
+                        (G::C_IN % G::C_STEP == 0 || c0 + c < G::C_IN);
     const u64 offset = c * plane + static_cast<u64>(iy) * static_cast<u32>(sizes.W) + ix;
     stage_elements<N>(&shared.raw[c][row][column], sample + (inside ? offset : 0), inside);
   }
@@ -96,13 +97,13 @@ __device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typ
 
 template <class G>
 __device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typename G::Element* x,
-                                           const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes) {
+                                           const Conv2dTensorTile<G>& tile, int c0, const Conv2dSizes& sizes) {
   if (sizes.W % G::COPY == 0) {
-    stage_tile<G, G::COPY>(shared, x, tile, sizes);
+    stage_tile<G, G::COPY>(shared, x, tile, c0, sizes);
   } else if (sizes.W % 2 == 0) {
-    stage_tile<G, 2>(shared, x, tile, sizes);
+    stage_tile<G, 2>(shared, x, tile, c0, sizes);
   } else {
-    stage_tile<G, 1>(shared, x, tile, sizes);
+    stage_tile<G, 1>(shared, x, tile, c0, sizes);
   }
 }
 
@@ -112,7 +113,7 @@ __device__ __forceinline__ MagnitudeRange tile_range(typename G::Shared& shared)
   const typename G::Element* raw = &shared.raw[0][0][0];
   MagnitudeRange range;
 #pragma unroll 4
-  for (u32 i = threadIdx.x * 4; i < G::C_IN * G::ROWS * G::COLUMNS; i += G::THREADS * 4) {
+  for (u32 i = threadIdx.x * 4; i < G::C_STEP * G::ROWS * G::COLUMNS; i += G::THREADS * 4) {
     const auto four = load_vector<4>(raw + i);
 #pragma unroll
     for (int j = 0; j < 4; ++j) range.see(to_float(four.at[j]));
@@ -135,12 +136,12 @@ __device__ __forceinline__ MagnitudeRange tile_range(typename G::Shared& shared)
 template <class G>
 __device__ __forceinline__ void split_tile(typename G::Shared& shared, float scale) {
 #pragma unroll 1
-  for (u32 i = threadIdx.x; i < G::C_GROUPS * G::ROWS * G::COLUMNS; i += G::THREADS) {
+  for (u32 i = threadIdx.x; i < G::STEP_GROUPS * G::ROWS * G::COLUMNS; i += G::THREADS) {
     const u32 column = i % G::COLUMNS, row = i / G::COLUMNS % G::ROWS, group = i / (G::COLUMNS * G::ROWS);
     float value[8];
 #pragma unroll
     for (u32 c = 0; c < 8; ++c) {
-      const bool inside = G::C_IN % 8 == 0 || group * 8 + c < G::C_IN;
+      const bool inside = G::C_STEP % 8 == 0 || group * 8 + c < G::C_STEP;
       value[c] = inside ? to_float(shared.raw[inside ? group * 8 + c : 0][row][column]) * scale : 0.0f;
     }
     u32 words[4][G::PARTS];
