@@ -33,12 +33,19 @@ _HINT = "install it with: pip install 'coldforge[cuda]' (or coldforge[cuda12] fo
 # Folders of the runtime wheel's headers under a site-packages folder, CUDA 13's and CUDA 12's.
 _HEADER_FOLDERS = ("nvidia/cu13/include", "nvidia/cuda_runtime/include")
 _SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.MULTILINE)
+_OWN_ARCH = re.compile(r"^// for (sm_\w+a)$", re.MULTILINE)
 _VERSION = re.compile(r"^#define\s+CUDART_VERSION\s+(\d+)", re.MULTILINE)
 
 
-def compile_flags(arch: str) -> tuple[str, ...]:
-    """The flags that decide the machine code for ``arch`` ("sm_90"), in order."""
-    return (f"--gpu-architecture={arch}", "-std=c++17", "--ptxas-options=-v")
+def compile_flags(arch: str, text: str = "") -> tuple[str, ...]:
+    """The flags that decide the machine code for ``arch`` ("sm_90"), in order.
+
+    A text with a line ``// for sm_90a`` uses instructions that no later architecture has; its cubin still is
+    one for sm_90.
+    """
+    own = _OWN_ARCH.search(text)
+    exact = own[1] if own and own[1][:-1] == arch else arch
+    return (f"--gpu-architecture={exact}", "-std=c++17", "--ptxas-options=-v")
 
 
 @functools.cache
@@ -123,7 +130,7 @@ def compile_cuda(source: KernelSource, target: Target, cache: Cache) -> Artifact
         ToolMissing: NVRTC, or headers that the source includes, are not installed.
     """
     compiler = compiler_version()
-    flags = compile_flags(target.arch)
+    flags = compile_flags(target.arch, source.text)
     decisive, options = flags, (*flags, *_uncached(compiler))
     if _SYSTEM_INCLUDE.search(source.text):  # the headers' content decides too, their place does not
         decisive = (*flags, f"cudart headers {_header_version()}")

@@ -59,4 +59,25 @@ inline float high_half(unsigned pair) {
   return coldforge_emulator::half_value(static_cast<unsigned short>(pair >> 16));
 }
 
+inline void publish_shared() {}
+inline void warpgroup_begin() {}
+inline void warpgroup_finish() {}
+inline unsigned long long matrix_descriptor(const void*, unsigned, unsigned) { return 0; }
+
+template <int SUMS>
+inline void multiply_warpgroup(float (&sum)[SUMS], const unsigned (&a)[4], const void* base, unsigned offset,
+                               unsigned apart, bool add) {
+  const coldforge_emulator::MatrixPieces pieces = {{a[0], a[1], a[2], a[3]}, {0, 0}};
+  coldforge_emulator::multiply_in_place({COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces},
+                                        static_cast<const char*>(base) + offset, apart, 2 * SUMS, add, sum);
+}
+
+// Like cp.async these arrive when they are waited for and not before.
+inline void bulk_store(void* to, const void* from, unsigned bytes) {
+  for (unsigned at = 0; at < bytes; at += 16)
+    emulator_copy_async(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, 16, 16);
+}
+inline void bulk_commit() { emulator_copy_commit(); }
+inline void bulk_wait_read() { emulator_copy_wait(0); }
+
 }  // namespace coldforge

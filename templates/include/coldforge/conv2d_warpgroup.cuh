@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolution by matrix products of four warps, on Hopper: 64 channels by runs of pixels, whose windows the tensor
+// cores read in place; results leave shared memory by the copy engine, in long pieces of whole lines.
+#pragma once
+
+#include "coldforge/conv2d_warpgroup_compute.cuh"
+
+namespace coldforge {
+
+// A part of a tile that is staged at once: rows [y0, y1) of it.
+template <class G>
+struct StagedRows {
+  int y0, y1, width;
+  bool whole_rows, in_pairs;
+  i64 plane;
+  float* first;  // the first pixel's place in the block's first channel
+  int W_out, channels;
+
+  __device__ __forceinline__ StagedRows(float* y, const Conv2dTensorTile<G>& tile, int y0, int oc0,
+                                        const Conv2dSizes& sizes)
+      : y0(y0),
+        y1(min(y0 + G::STAGE_ROWS, tile.pixels / tile.width)),
+        width(tile.width),
+        whole_rows(tile.width == sizes.W_out),
+        plane(static_cast<i64>(sizes.H_out) * sizes.W_out),
+        W_out(sizes.W_out),
+        channels(min(G::OC_TILE, G::C_OUT - oc0)) {
+    const i64 offset = static_cast<i64>(tile.oy + y0) * W_out + tile.ox;
+    first = y + (static_cast<i64>(tile.n) * G::C_OUT + oc0) * plane + offset;
+    in_pairs = width % 2 == 0 && plane % 2 == 0 && offset % 2 == 0 && G::PITCH % 2 == 0;
+  }
+  // A channel's results in shared memory: at the same place within 128 bytes.
+  __device__ __forceinline__ float* of(typename G::Shared& shared, int channel) const {
+    const u64 at = reinterpret_cast<u64>(first + channel * plane) % 128;
+    return reinterpret_cast<float*>(shared.results[channel] + at);
+  }
+
+  // Starts the copies of everything staged.
+  __device__ __forceinline__ void send(typename G::Shared& shared) const {
+    const int rows = y1 - y0, thread = static_cast<int>(threadIdx.x);
+    if (whole_rows) {
+      for (int channel = thread; channel < channels; channel += G::THREADS)
+        copy(first + channel * plane, of(shared, channel), rows * width);
+    } else if (W_out % 4 == 0 && width % 4 == 0) {
+      for (int i = thread; i < channels * rows; i += G::THREADS) {
+        const int channel = i / rows, row = i % rows;
+        copy(first + channel * plane + static_cast<i64>(row) * W_out, of(shared, channel) + row * width, width);
+      }
+    } else {
+      for (int i = thread / 32; i < channels * rows; i += G::WARPS) {
+        const int channel = i / rows, row = i % rows;
+        float* to = first + channel * plane + static_cast<i64>(row) * W_out;
+        const float* from = of(shared, channel) + row * width;
+        for (int x = thread % 32; x < width; x += 32) to[x] = from[x];
+      }
+    }
+    bulk_commit();
+  }
+
+ private:
+  // The copy engine takes multiples of 16 bytes; a few floats before and behind are stored singly.
+  static __device__ __forceinline__ void copy(float* to, const float* from, int count) {
+    const int head = min(count, static_cast<int>(-(reinterpret_cast<u64>(to) / 4) & 3));
+    const int body = (count - head) / 4 * 4;
+    if (body > 0) bulk_store(to + head, from + head, static_cast<u32>(body) * 4);
+    for (int i = 0; i < head; ++i) to[i] = from[i];
+    for (int i = head + body; i < count; ++i) to[i] = from[i];
+  }
+};
+
+// A block at work.
+template <class G, class Epilogue>
+struct WarpgroupBlock {
+  const float* x;
+  const float* weight;
+  float* y;
+  const Conv2dSizes& sizes;
+  const Epilogue& epilogue;
+  typename G::Shared& shared;
+  int oc0;
+  bool exact_weights;
+
+  // Waits for the tile and makes operands of it.
+  __device__ __forceinline__ SplitScale prepare() const {
+    cp_async_wait<0>();
+    __syncthreads();
+    const SplitScale scale(tile_range<G>(shared));
+    split_in_phases<G>(shared, scale.scale);
+    publish_shared();
+    __syncthreads();
+    return scale;
+  }
+
+  __device__ __forceinline__ void tile(const Conv2dTensorTile<G>& tile, const RunWeights<G>& weights) const {
+    const SplitScale scale = prepare();
+    const bool all = exact_weights && scale.exact, some = exact_weights && scale.usable;
+    const int rows = tile.pixels / tile.width;
+#pragma unroll 1
+    for (int y0 = 0; y0 < rows; y0 += G::STAGE_ROWS) {
+      const StagedRows<G> staged(y, tile, y0, oc0, sizes);
+      if (y0 > 0) {
+        bulk_wait_read();
+        __syncthreads();
+      }
+#pragma unroll 1
+      for (int run = static_cast<int>(threadIdx.x) / 128; run < G::RUNS; run += G::WARPGROUPS) {
+        const int from = y0 * G::PITCH + run * G::RUN;
+        if (all || (some && bears_run(scale, tile, staged, from))) {
+          fast_run(staged, weights, scale.unscale, from);
+        } else {
+          plain_run(tile, staged, from);
+        }
+      }
+      publish_shared();
+      __syncthreads();
+      staged.send(shared);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ PlainInput<G> input(const Conv2dTensorTile<G>& tile) const {
+    return {x + static_cast<i64>(tile.n) * G::C_IN * sizes.H * sizes.W, sizes,
+            tile.oy * G::Problem::stride_h - G::Problem::padding_h,
+            tile.ox * G::Problem::stride_w - G::Problem::padding_w};
+  }
+
+  // Whether all input of a run's pixels bears the tile's scale: the same in each warp.
+  __device__ __forceinline__ bool bears_run(const SplitScale& scale, const Conv2dTensorTile<G>& tile,
+                                            const StagedRows<G>& staged, int from) const {
+    bool good = true;
+#pragma unroll 1
+    for (int i = from + static_cast<int>(threadIdx.x) % 32; i < from + G::RUN; i += 32) {
+      const int row = i / G::PITCH, column = i % G::PITCH;
+      if (row < staged.y1 && column < staged.width) good = good && input(tile).bears(scale, row, column);
+    }
+    return __all_sync(0xffffffffu, good) != 0;
+  }
+
+  __device__ __forceinline__ void fast_run(const StagedRows<G>& staged, const RunWeights<G>& weights, float inverse,
+                                           int from) const {
+    RunSums<G> high, cross;
+    multiply_run<G>(high, cross, shared.operands, weights, from);
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int channel = channel_of(row), legal = oc0 + min(channel, staged.channels - 1);
+      const float unscale = shared.unscale[channel] * inverse, bias = shared.bias[channel];
+#pragma unroll
+      for (int i = 0; i < G::RUN / 4; ++i) {
+        float& value = high[i / 2 * 4 + row * 2 + i % 2];
+        value = fmaf(cross[i / 2 * 4 + row * 2 + i % 2], 1.0f / G::LOW_SCALE, value);
+        value = epilogue(fmaf(value, unscale, bias), legal);
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int channel = channel_of(row);
+      if (!G::WHOLE_OC_TILES && channel >= staged.channels) continue;
+      float* to = staged.of(shared, channel);
+      if (staged.in_pairs) {
+        store_run<2>(to, high, staged, from + 2 * t, row);
+      } else {
+        store_run<1>(to, high, staged, from + 2 * t, row);
+      }
+    }
+  }
+
+  template <int N>
+  __device__ __forceinline__ void store_run(float* to, const RunSums<G>& values, const StagedRows<G>& staged,
+                                            int from, int row) const {
+    // Where a run lies in one row, its columns are known but for their first.
+    constexpr bool ONE_ROW = G::PITCH % G::RUN == 0;
+    const int y0 = from / G::PITCH, x0 = from % G::PITCH;
+#pragma unroll
+    for (int j = 0; j < G::RUN / 8; ++j) {
+#pragma unroll
+      for (int k = 0; k < 2; k += N) {
+        const int y = ONE_ROW ? y0 : (from + j * 8 + k) / G::PITCH;
+        const int x = ONE_ROW ? x0 + j * 8 + k : (from + j * 8 + k) % G::PITCH;
+        if (y >= staged.y1 || x >= staged.width) continue;
+        float* at = to + (y - staged.y0) * staged.width + x;
+        Vector<float, N> some;
+#pragma unroll
+        for (int i = 0; i < N; ++i) some.at[i] = values[j * 4 + row * 2 + k + i];
+        store_vector<N>(at, some);
+      }
+    }
+  }
+
+  // A run in plain arithmetic.
+  __device__ __forceinline__ void plain_run(const Conv2dTensorTile<G>& tile, const StagedRows<G>& staged,
+                                            int from) const {
+    const PlainInput<G> pixels = input(tile);
+#pragma unroll 1
+    for (int i = from + static_cast<int>(threadIdx.x) % 4; i < from + G::RUN; i += 4) {
+      const int row = i / G::PITCH, column = i % G::PITCH;
+      if (row >= staged.y1 || column >= staged.width) continue;
+      float sum[2] = {0.0f, 0.0f};
+#pragma unroll 1
+      for (int term = 0; term < G::C_IN * G::TAPS; ++term) {
+        const float value = pixels(term / G::TAPS, term % G::TAPS, row, column);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int legal = oc0 + min(channel_of(k), staged.channels - 1);
+          const float* from_weight = weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + term;
+          sum[k] = fmaf(value, load_readonly<1>(from_weight).at[0], sum[k]);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int channel = channel_of(k);
+        if (channel >= staged.channels) continue;
+        staged.of(shared, channel)[(row - staged.y0) * staged.width + column] =
+            epilogue(sum[k] + shared.bias[channel], oc0 + channel);
+      }
+    }
+  }
+};
+
+// Asks for a tile's input to be in the L2 cache before long.
+template <class G>
+__device__ __forceinline__ void foresee_tile(const float* x, const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes) {
+  constexpr u32 LINES = (G::COLUMNS + 31) / 32;
+  const u64 plane = static_cast<u64>(sizes.H) * static_cast<u32>(sizes.W);
+  const float* sample = x + static_cast<u64>(tile.n) * G::C_IN * plane;
+  for (u32 i = threadIdx.x; i < G::C_IN * G::ROWS * LINES; i += G::THREADS) {
+    const u32 iy = tile.iy + i / LINES % G::ROWS, ix = tile.ix + i % LINES * 32;
+    if (iy < static_cast<u32>(sizes.H) && ix < static_cast<u32>(sizes.W))
+      prefetch_l2(sample + i / (LINES * G::ROWS) * plane + static_cast<u64>(iy) * static_cast<u32>(sizes.W) + ix);
+  }
+}
+
+// A block's whole work: the tiles of conv2d_tensor in the same order. Every thread reaches every barrier.
+template <class G, class Epilogue>
+__device__ __forceinline__ void conv2d_warpgroup(const float* x, const float* weight, const float* bias, float* y,
+                                                 const Conv2dSizes& sizes, const Epilogue& epilogue,
+                                                 typename G::Shared& shared) {
+  const int oc0 = static_cast<int>(blockIdx.x % G::OC_TILES) * G::OC_TILE;
+  const u64 stride = gridDim.x / G::OC_TILES, end = Conv2dTensorTile<G>::count(sizes);
+  u64 index = blockIdx.x / G::OC_TILES;
+  if (index >= end) return;
+  stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), 0, sizes);
+  cp_async_commit();
+  const bool mine = split_weights<G>(shared, weight, bias, oc0);
+  const bool exact_weights = __syncthreads_and(mine) != 0;
+  const WarpgroupBlock<G, Epilogue> block = {x, weight, y, sizes, epilogue, shared, oc0, exact_weights};
+  const RunWeights<G> weights(shared);
+#pragma unroll 1
+  while (true) {
+    const Conv2dTensorTile<G> tile(index, sizes);
+    index += stride;
+    if (index < end) foresee_tile<G>(x, Conv2dTensorTile<G>(index, sizes), sizes);
+    block.tile(tile, weights);
+    bulk_wait_read();
+    if (index >= end) break;
+    __syncthreads();
+    stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), 0, sizes);
+    cp_async_commit();
+  }
+}
+
+}  // namespace coldforge
