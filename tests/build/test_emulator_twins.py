@@ -47,6 +47,8 @@ def test_builds_agree_and_find_nothing(name: str, cache: Cache) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_they_compile(arch: str, cache: Cache) -> None:
     for name, twin in TWINS.items():
+        if twin.archs and arch not in twin.archs:
+            continue
         artifact = compile_source(twin.source, cuda_target(arch), cache)
         assert artifact.path.stat().st_size > 0, name
 

@@ -39,6 +39,7 @@ class Twin:
         ulps: how many units in the last place of the output's type the two may differ by; 0: the same bits,
             but for the payload of a NaN, which no standard fixes.
         atol: how much they may differ by in any case.
+        archs: the only architectures that it can be compiled for; none: all.
     """
 
     body: str
@@ -52,6 +53,7 @@ class Twin:
     block: int = THREADS
     ulps: int = 0
     atol: float = 0.0
+    archs: tuple[str, ...] = ()
 
     @property
     def source(self) -> KernelSource:

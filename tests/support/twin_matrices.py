@@ -25,6 +25,38 @@ _PIECES = """
 """
 
 
+# Four warps, each with its rows; columns of the right factor follow at 16 bytes, the second eight terms of the
+# first at a place of their own. Then the results leave by the copy engine.
+_FOUR_WARPS = """
+  __shared__ alignas(128) unsigned tile[3 * 128 * 4];
+  for (int i = t; i < 3 * 128 * 4; i += 128) tile[i] = x[i];
+  const unsigned* own = x + 3 * 128 * 4 + t * 4;
+  const unsigned a[4] = {own[0], own[1], own[2], own[3]};
+  coldforge::publish_shared();
+  __syncthreads();
+  float small[16], middle[32], large[64];
+  for (int i = 0; i < 64; ++i) small[i % 16] = middle[i % 32] = large[i] = 7.0f;
+  coldforge::warpgroup_begin();
+  coldforge::multiply_warpgroup(small, a, tile, 48, 130 * 16, false);
+  coldforge::multiply_warpgroup(middle, a, tile, 16, 129 * 16, false);
+  coldforge::multiply_warpgroup(middle, a, tile, 0, 64 * 16, true);
+  coldforge::multiply_warpgroup(large, a, tile, 0, 128 * 16, true);
+  coldforge::warpgroup_finish();
+  __shared__ alignas(16) float results[128][4];
+  for (int i = 0; i < 28; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      const int at = i * 4 + j;
+      results[t][j] = at < 16 ? small[at & 15] : at < 48 ? middle[(at - 16) & 31] : large[(at - 48) & 63];
+    }
+    coldforge::publish_shared();
+    coldforge::bulk_store(y + (i * n + t) * 4, results[t], 16);
+    coldforge::bulk_commit();
+    coldforge::bulk_wait_read();
+  }
+  if (coldforge::matrix_descriptor(tile, 0, 16) == 1) y[0] = 1.0f;
+"""
+
+
 def _pieces(halves: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
     """[64, 12] halves and [64, 4] floats as the words of each lane."""
     return torch.cat([halves.contiguous().view(torch.int32), sums.contiguous().view(torch.int32)], dim=1)
@@ -41,6 +73,7 @@ def matrices() -> dict[str, Twin]:
     limits = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), 65504.0, 65519.0, 65520.0, 6e-8, 3e-8, 2e-8])
     floats = torch.cat([limits, torch.randn(THREADS * 2 - len(limits), generator=generator) * 1e-3])
     products = torch.zeros(8, THREADS)
+    factors = torch.randint(-30, 31, (3 * 128 * 8 + 128 * 8,), generator=generator).half()
     return {
         "matrices from shared memory": Twin(
             _TILE + "  coldforge::load_matrices(part, &tile[threadIdx.x / 32][0][0], "
@@ -65,6 +98,17 @@ def matrices() -> dict[str, Twin]:
             "float",
             includes=_INCLUDES,
             atol=4e-6,
+        ),
+        "products of four warps": Twin(
+            _FOUR_WARPS,
+            factors.view(torch.int32),
+            torch.zeros(28, 128, 4),
+            128,
+            "unsigned",
+            "float",
+            includes='// for sm_90a\n#include "coldforge/warpgroup.cuh"',
+            block=128,
+            archs=("sm_90",),
         ),
         "halves in pairs": Twin(
             "  const unsigned pair = coldforge::pack_halves(__uint_as_float(x[t]), __uint_as_float(x[n + t]));\n"

@@ -7,21 +7,6 @@
 
 namespace coldforge {
 
-template <bool STREAMING, class T>
-__device__ __forceinline__ void store_four(T* to, const Vector<T, 4>& four) {
-  if constexpr (STREAMING) {
-    using Word = typename WordOf<sizeof(T) * 4>::type;
-    union {
-      Word word;
-      Vector<T, 4> vector;
-    } both;
-    both.vector = four;
-    __stcs(reinterpret_cast<Word*>(to), both.word);
-  } else {
-    store_vector<4>(to, four);
-  }
-}
-
 // Where a tile's outputs go. A thread's four neighbouring pixels go in one piece where the tile's rows follow
 // each other in memory, or end at a multiple of four.
 template <class G>
@@ -51,11 +36,12 @@ struct TileOutput {
     return static_cast<i64>(pixel.row) * W_out + pixel.column;
   }
 
-  // Everything is computed first, without a branch, so that what the epilogue derives from its scalars is
-  // computed once.
+  // Stores a pass, of which `first` is the thread's first pixel. Everything is computed first, without a branch,
+  // so that what the epilogue derives from its scalars is computed once.
   template <class Epilogue>
-  __device__ __forceinline__ void store(const PassValues<G>& values, const Epilogue& epilogue, int oc0, int oc,
-                                        u32 first, u32 reciprocal) const {
+  __device__ __forceinline__ void store(const PassValues<G>& values, typename G::Shared& shared,
+                                        const Epilogue& epilogue, int oc0, int oc, u32 first,
+                                        u32 reciprocal) const {
     const int left = pixels - static_cast<int>(first);
     const int channel = oc + static_cast<int>(threadIdx.x) % 4 * 2;
     Vector<T, 4> result[G::CHANNEL_MATRICES][2];
@@ -68,6 +54,9 @@ struct TileOutput {
         for (int i = 0; i < 4; ++i) result[j][k].at[i] = from_float<T>(epilogue(values[j][k][i], oc0 + legal));
       }
     }
+    if constexpr (G::STAGED) {
+      if (in_fours) return store_staged(result, shared, oc, first, reciprocal);
+    }
     T* to = origin + channel * plane;
     if (in_fours && left >= 4) {
       to += place(first, reciprocal);
@@ -76,7 +65,7 @@ struct TileOutput {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           if (G::WHOLE_OC_TILES || channel + j * 8 + k < channels)
-            store_four<G::Config::STREAMING>(to + k * plane, result[j][k]);
+            store_vector<4>(to + k * plane, result[j][k]);
         }
       }
       return;
@@ -90,6 +79,39 @@ struct TileOutput {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           if (G::WHOLE_OC_TILES || channel + j * 8 + k < channels) one[k * plane] = result[j][k].at[i];
+        }
+      }
+    }
+  }
+
+ private:
+  // Lanes that a matrix product leaves with neighbouring pixels are no neighbours; stored from where they are,
+  // each line of memory would be written in four pieces. So a warp passes its results through shared memory.
+  __device__ __forceinline__ void store_staged(const Vector<T, 4> (&result)[G::CHANNEL_MATRICES][2],
+                                               typename G::Shared& shared, int oc, u32 first,
+                                               u32 reciprocal) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    auto& staged = shared.staged[threadIdx.x / 32];
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) staged[j * 8 + lane % 4 * 2 + k][lane / 4] = result[j][k];
+    }
+    __syncwarp();
+    const u32 mine = first - lane / 4 * 4 + lane % 8 * 4;
+    const int left = pixels - static_cast<int>(mine), channel = oc + lane / 8;
+    T* to = origin + channel * plane + place(left > 0 ? mine : 0, reciprocal);
+#pragma unroll
+    for (int i = 0; i < G::OC_WARP; i += 4, to += 4 * plane) {
+      if (!(G::WHOLE_OC_TILES || channel + i < channels)) break;
+      const Vector<T, 4> four = staged[i + lane / 8][lane % 8];
+      if (left >= 4) {
+        store_vector<4>(to, four);
+      } else {
+#pragma unroll
+        for (int one = 0; one < 3; ++one) {
+          if (one < left) to[one] = four.at[one];
         }
       }
     }
@@ -159,7 +181,7 @@ struct TensorBlock {
     for (u32 from = first; from < static_cast<u32>(tile.pixels); from += G::PIXEL_WARPS * G::PASS) {
       PassValues<G> values;
       compute(values, weights, scale, tile, reciprocal, from, 0);
-      output.store(values, epilogue, oc0, oc, from + own(), reciprocal);
+      output.store(values, shared, epilogue, oc0, oc, from + own(), reciprocal);
     }
     if (G::PERSISTENT && next < end && !all_fast(scale)) {
       __syncthreads();
@@ -195,7 +217,7 @@ struct TensorBlock {
 #pragma unroll
     for (int i = 0; i < G::HELD; ++i) {
       const u32 from = first + i * (G::PIXEL_WARPS * G::PASS);
-      if (from < static_cast<u32>(tile.pixels)) output.store(values[i], epilogue, oc0, oc, from + own(), reciprocal);
+      if (from < static_cast<u32>(tile.pixels)) output.store(values[i], shared, epilogue, oc0, oc, from + own(), reciprocal);
     }
   }
 };

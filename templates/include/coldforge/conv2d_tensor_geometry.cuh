@@ -30,6 +30,8 @@ struct Conv2dTensorShared {
   // Of each warp: the largest finite magnitude that it met, and the least but zero, or 0 beside inf or NaN.
   u32 largest[G::WARPS];
   u32 least[G::WARPS];
+  // Of each warp one pass's results; a channel's begin a quarter of the banks behind those two before it.
+  alignas(16) Vector<typename G::Element, 4> staged[G::STAGED ? G::WARPS : 1][G::STAGED ? G::OC_WARP : 1][9];
 
   __device__ __forceinline__ Pixels& pixels() { return *reinterpret_cast<Pixels*>(operands); }
   __device__ __forceinline__ Weights& weights() {
@@ -52,6 +54,7 @@ struct Conv2dTensorGeometry {
   static constexpr int OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
   static constexpr bool PERSISTENT = C::PERSISTENT, WEIGHTS_SHARED = C::WEIGHTS_SHARED;
+  static constexpr bool STAGED = C::STAGED;
 
   static constexpr int PASS = 32, PIXEL_MATRICES = 2, CHANNEL_MATRICES = OC_WARP / 8;
 
