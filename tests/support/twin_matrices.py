@@ -70,7 +70,9 @@ def matrices() -> dict[str, Twin]:
     whole = torch.randint(-60, 61, (THREADS, 12), generator=generator).half()
     start = torch.randint(-1000, 1000, (THREADS, 4), generator=generator).float()
     some = torch.randn(THREADS, 12, generator=generator).half()
-    limits = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), 65504.0, 65519.0, 65520.0, 6e-8, 3e-8, 2e-8])
+    limits = torch.tensor(
+        [0.0, -0.0, float("inf"), -float("inf"), 65504.0, 65519.0, 65520.0, 6e-8, 3e-8, 2e-8]
+    )
     floats = torch.cat([limits, torch.randn(THREADS * 2 - len(limits), generator=generator) * 1e-3])
     products = torch.zeros(8, THREADS)
     factors = torch.randint(-30, 31, (3 * 128 * 8 + 128 * 8,), generator=generator).half()

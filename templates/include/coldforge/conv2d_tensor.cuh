@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution on tensor cores: a matrix product of pixels by output channels, in which the pixels' windows are
-// read in place.
+// Convolution on tensor cores: a matrix product of pixels by output channels, in which the pixels' windows
+// are read in place.
 #pragma once
 
 #include "coldforge/conv2d_tensor_compute.cuh"
@@ -17,7 +17,8 @@ struct TileOutput {
   int width, pixels, W_out, channels;
   bool in_fours, whole_rows;
 
-  __device__ __forceinline__ TileOutput(T* y, const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes, int oc0)
+  __device__ __forceinline__ TileOutput(T* y, const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes,
+                                        int oc0)
       : plane(static_cast<i64>(sizes.H_out) * sizes.W_out),
         width(tile.width),
         pixels(tile.pixels),
@@ -36,8 +37,8 @@ struct TileOutput {
     return static_cast<i64>(pixel.row) * W_out + pixel.column;
   }
 
-  // Stores a pass, of which `first` is the thread's first pixel. Everything is computed first, without a branch,
-  // so that what the epilogue derives from its scalars is computed once.
+  // Stores a pass, of which `first` is the thread's first pixel. Everything is computed first, without a
+  // branch, so that what the epilogue derives from its scalars is computed once.
   template <class Epilogue>
   __device__ __forceinline__ void store(const PassValues<G>& values, typename G::Shared& shared,
                                         const Epilogue& epilogue, int oc0, int oc, u32 first,
@@ -51,7 +52,8 @@ struct TileOutput {
       for (int k = 0; k < 2; ++k) {
         const int legal = G::WHOLE_OC_TILES ? channel + j * 8 + k : min(channel + j * 8 + k, channels - 1);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) result[j][k].at[i] = from_float<T>(epilogue(values[j][k][i], oc0 + legal));
+        for (int i = 0; i < 4; ++i)
+          result[j][k].at[i] = from_float<T>(epilogue(values[j][k][i], oc0 + legal));
       }
     }
     if constexpr (G::STAGED) {
@@ -85,8 +87,9 @@ struct TileOutput {
   }
 
  private:
-  // Lanes that a matrix product leaves with neighbouring pixels are no neighbours; stored from where they are,
-  // each line of memory would be written in four pieces. So a warp passes its results through shared memory.
+  // Lanes that a matrix product leaves with neighbouring pixels are no neighbours; stored from where they
+  // are, each line of memory would be written in four pieces. So a warp passes its results through shared
+  // memory.
   __device__ __forceinline__ void store_staged(const Vector<T, 4> (&result)[G::CHANNEL_MATRICES][2],
                                                typename G::Shared& shared, int oc, u32 first,
                                                u32 reciprocal) const {
@@ -149,12 +152,14 @@ struct TensorBlock {
   }
 
   // Whether no pass of a step needs plain arithmetic, and with it the input as it was.
-  __device__ __forceinline__ bool all_fast(const SplitScale& scale) const { return exact_weights && scale.exact; }
+  __device__ __forceinline__ bool all_fast(const SplitScale& scale) const {
+    return exact_weights && scale.exact;
+  }
 
   // One step of one pass of 32 pixels from `from` on.
-  __device__ __forceinline__ void compute(PassValues<G>& values, const Weights& weights, const SplitScale& scale,
-                                          const Conv2dTensorTile<G>& tile, u32 reciprocal, u32 from,
-                                          int step) const {
+  __device__ __forceinline__ void compute(PassValues<G>& values, const Weights& weights,
+                                          const SplitScale& scale, const Conv2dTensorTile<G>& tile,
+                                          u32 reciprocal, u32 from, int step) const {
     bool fast = all_fast(scale);
     if (!fast && exact_weights && scale.usable) {
       const u32 number = min(from + threadIdx.x % 32, static_cast<u32>(tile.pixels) - 1);
@@ -206,7 +211,8 @@ struct TensorBlock {
 #pragma unroll
       for (int i = 0; i < G::HELD; ++i) {
         const u32 from = first + i * (G::PIXEL_WARPS * G::PASS);
-        if (from < static_cast<u32>(tile.pixels)) compute(values[i], weights, scale, tile, reciprocal, from, step);
+        if (from < static_cast<u32>(tile.pixels))
+          compute(values[i], weights, scale, tile, reciprocal, from, step);
       }
       if (more && !all_fast(scale)) {
         __syncthreads();
@@ -217,15 +223,16 @@ struct TensorBlock {
 #pragma unroll
     for (int i = 0; i < G::HELD; ++i) {
       const u32 from = first + i * (G::PIXEL_WARPS * G::PASS);
-      if (from < static_cast<u32>(tile.pixels)) output.store(values[i], shared, epilogue, oc0, oc, from + own(), reciprocal);
+      if (from < static_cast<u32>(tile.pixels))
+        output.store(values[i], shared, epilogue, oc0, oc, from + own(), reciprocal);
     }
   }
 };
 
-// A block's whole work. Block b computes output channels b % OC_TILES of tile b / OC_TILES, so that neighbours
-// share their input in L2; a persistent one goes on to every (grid / OC_TILES)-th tile after it. The grid is
-// a multiple of OC_TILES, at least one, and without PERSISTENT exactly as many as there are tiles. Every
-// thread reaches every barrier: which tiles are left is the same for the whole block.
+// A block's whole work. Block b computes output channels b % OC_TILES of tile b / OC_TILES, so that
+// neighbours share their input in L2; a persistent one goes on to every (grid / OC_TILES)-th tile after it.
+// The grid is a multiple of OC_TILES, at least one, and without PERSISTENT exactly as many as there are
+// tiles. Every thread reaches every barrier: which tiles are left is the same for the whole block.
 template <class G, class Epilogue>
 __device__ __forceinline__ void conv2d_tensor(const typename G::Element* x, const typename G::Element* weight,
                                               const typename G::Element* bias, typename G::Element* y,
@@ -237,9 +244,16 @@ __device__ __forceinline__ void conv2d_tensor(const typename G::Element* x, cons
   const u64 end = G::PERSISTENT ? Conv2dTensorTile<G>::count(sizes) : index + 1;
   if (index >= end) return;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  TensorBlock<G, Epilogue> block = {
-      x,   weight, y, sizes, epilogue, shared, oc0, warp % G::CHANNEL_WARPS * G::OC_WARP,
-      static_cast<u32>(warp / G::CHANNEL_WARPS * G::PASS), true};
+  TensorBlock<G, Epilogue> block = {x,
+                                    weight,
+                                    y,
+                                    sizes,
+                                    epilogue,
+                                    shared,
+                                    oc0,
+                                    warp % G::CHANNEL_WARPS * G::OC_WARP,
+                                    static_cast<u32>(warp / G::CHANNEL_WARPS * G::PASS),
+                                    true};
   block.fetch(index, 0);
   cp_async_commit();
   const bool mine = split_weights<G>(shared, weight, bias, oc0);

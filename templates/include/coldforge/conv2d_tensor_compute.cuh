@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Convolution on tensor cores: the products of one pass, 32 pixels of a warp's channels.
 //
-// The high halves' products are summed apart from the two cross products: tensor cores cut each sum instead of
-// rounding it, so the fewer additions the long sum takes the better, and the cross products carry 2^11. For the
-// same reason sums of many terms are moved to ordinary registers before they grow long.
+// The high halves' products are summed apart from the two cross products: tensor cores cut each sum instead
+// of rounding it, so the fewer additions the long sum takes the better, and the cross products carry 2^11.
+// For the same reason sums of many terms are moved to ordinary registers before they grow long.
 #pragma once
 
 #include "coldforge/conv2d_tensor_weights.cuh"
@@ -14,8 +14,8 @@ namespace coldforge {
 template <class G>
 using MatrixSums = float[G::PIXEL_MATRICES][G::CHANNEL_MATRICES][4];
 
-// A thread's results, bias included: of channels 8 * j + 2 * (lane % 4) + k, the pixels 4 * (lane / 4) and three
-// more.
+// A thread's results, bias included: of channels 8 * j + 2 * (lane % 4) + k, the pixels 4 * (lane / 4) and
+// three more.
 template <class G>
 using PassValues = float[G::CHANNEL_MATRICES][2][4];
 
@@ -58,8 +58,8 @@ struct PassSums {
   }
 };
 
-// A lane's row of each matrix of pixels: for each kernel column its place in a part's plane, in bytes. Lanes 0
-// to 15 give the rows of the first unit of two, the others those of the second.
+// A lane's row of each matrix of pixels: for each kernel column its place in a part's plane, in bytes. Lanes
+// 0 to 15 give the rows of the first unit of two, the others those of the second.
 template <class G>
 struct PassPlace {
   u32 offset[G::PIXEL_MATRICES][G::S];
@@ -82,7 +82,8 @@ struct PassPlace {
   }
   // Of `unit` and the next, counted from channel group `group` of those in shared memory.
   __device__ __forceinline__ u32 of_two(int m, int group, int unit) const {
-    const u32 here = static_cast<u32>(line_of(group, unit)), there = static_cast<u32>(line_of(group, unit + 1));
+    const u32 here = static_cast<u32>(line_of(group, unit)),
+              there = static_cast<u32>(line_of(group, unit + 1));
     const int s = G::column_of(unit), next = G::column_of(unit + 1);
     if (s == next) return offset[m][s] + (second ? there : here);
     return second ? offset[m][next] + there : offset[m][s] + here;
@@ -97,7 +98,8 @@ struct PassPlace {
 
  private:
   static __device__ __forceinline__ int line_of(int group, int unit) {
-    return ((group + unit / G::TAPS) * G::ROWS + G::row_of(unit) * G::Problem::dilation_h) * (G::COLUMNS * 16);
+    return ((group + unit / G::TAPS) * G::ROWS + G::row_of(unit) * G::Problem::dilation_h) *
+           (G::COLUMNS * 16);
   }
 };
 
@@ -144,7 +146,8 @@ __device__ __forceinline__ void add_one_unit(PassSums<G>& sums, const void* base
     for (int m = 0; m < G::PIXEL_MATRICES; ++m) {
 #pragma unroll
       for (int j = 0; j < G::CHANNEL_MATRICES; ++j)
-        multiply_halves(to[m][j], pixels[m][2 * of_pixels], pixels[m][2 * of_pixels + 1], w[of_weights][j][0]);
+        multiply_halves(to[m][j], pixels[m][2 * of_pixels], pixels[m][2 * of_pixels + 1],
+                        w[of_weights][j][0]);
     }
   };
   multiply(sums.high, 0, 0);
@@ -156,15 +159,15 @@ __device__ __forceinline__ void add_one_unit(PassSums<G>& sums, const void* base
 
 // Groups of eight channels whose units are taken in one turn: an even number of units where it can be.
 template <class G>
-constexpr int GROUPS_A_TURN = G::WEIGHTS_SHARED ? (G::TAPS % 2 == 1 && G::TAPS < 8 && G::STEP_GROUPS % 2 == 0 ? 2 : 1)
-                                                : G::STEP_GROUPS;
+constexpr int GROUPS_A_TURN =
+    G::WEIGHTS_SHARED ? (G::TAPS % 2 == 1 && G::TAPS < 8 && G::STEP_GROUPS % 2 == 0 ? 2 : 1) : G::STEP_GROUPS;
 
 // Adds a step's products of a pass, on tensor cores, to `values`, or in the only step to the bias. `inverse`
 // undoes the pixels' scale; `first_unit` is the first of the step's weights.
 template <class G, class Weights>
 __device__ __forceinline__ void multiply_pass(PassValues<G>& values, typename G::Shared& shared,
-                                              const Weights& weights, const PassPlace<G>& place, float inverse,
-                                              int oc, int first_unit) {
+                                              const Weights& weights, const PassPlace<G>& place,
+                                              float inverse, int oc, int first_unit) {
   constexpr int TURN = GROUPS_A_TURN<G>, UNITS = TURN * G::TAPS;
   PassSums<G> sums;
 #pragma unroll 1
@@ -174,7 +177,8 @@ __device__ __forceinline__ void multiply_pass(PassValues<G>& values, typename G:
       add_two_units<G>(sums, shared.operands, place, weights, first_unit, group, unit);
       if (unit % UNITS_IN_A_SUM == UNITS_IN_A_SUM - 2) sums.move();
     }
-    if constexpr (UNITS % 2 == 1) add_one_unit<G>(sums, shared.operands, place, weights, first_unit, group, UNITS - 1);
+    if constexpr (UNITS % 2 == 1)
+      add_one_unit<G>(sums, shared.operands, place, weights, first_unit, group, UNITS - 1);
     sums.move();
   }
   const int t = static_cast<int>(threadIdx.x) % 4;
@@ -195,7 +199,8 @@ __device__ __forceinline__ void multiply_pass(PassValues<G>& values, typename G:
 
 // Results before the first of several steps.
 template <class G>
-__device__ __forceinline__ void start_values(PassValues<G>& values, const typename G::Shared& shared, int oc) {
+__device__ __forceinline__ void start_values(PassValues<G>& values, const typename G::Shared& shared,
+                                             int oc) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
@@ -227,8 +232,8 @@ __device__ __forceinline__ bool bears_scale(const typename G::Shared& shared, co
 // The same in plain arithmetic, from input channel c0. `first` is the number of the thread's first pixel.
 template <class G>
 __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const typename G::Shared& shared,
-                                                 const typename G::Element* weight, int oc0, int oc, int c0, u32 first,
-                                                 const Conv2dTensorTile<G>& tile, u32 reciprocal) {
+                                                 const typename G::Element* weight, int oc0, int oc, int c0,
+                                                 u32 first, const Conv2dTensorTile<G>& tile, u32 reciprocal) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   u32 row[4], column[4];
 #pragma unroll
@@ -252,10 +257,11 @@ __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const ty
     for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const int channel = oc0 + oc + j * 8 + 2 * t + k, legal = G::WHOLE_OC_TILES ? channel : min(channel, G::C_OUT - 1);
-        const float w =
-            to_float(load_readonly<1>(weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + c0 * G::TAPS + term)
-                         .at[0]);
+        const int channel = oc0 + oc + j * 8 + 2 * t + k,
+                  legal = G::WHOLE_OC_TILES ? channel : min(channel, G::C_OUT - 1);
+        const float w = to_float(
+            load_readonly<1>(weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + c0 * G::TAPS + term)
+                .at[0]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[j][k][i] = fmaf(x[i], w, sums[j][k][i]);
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution on tensor cores: what follows from the problem and the config at compile time, and the layout of
-// shared memory.
+// Convolution on tensor cores: what follows from the problem and the config at compile time, and the layout
+// of shared memory.
 #pragma once
 
 #include "coldforge/matrix.cuh"
@@ -13,9 +13,10 @@ struct Conv2dSizes {
   int N, H, W, H_out, W_out;
 };
 
-// A step's channels of the input tile as they are in global memory (`raw`), and as the tensor cores take them: eight channels of a pixel
-// in 16 bytes, in PARTS planes. Weights alike, eight input channels of a tap and an output channel in 16
-// bytes. Where a thread keeps its weights in registers they are here only until the first tile is.
+// A step's channels of the input tile as they are in global memory (`raw`), and as the tensor cores take
+// them: eight channels of a pixel in 16 bytes, in PARTS planes. Weights alike, eight input channels of a tap
+// and an output channel in 16 bytes. Where a thread keeps its weights in registers they are here only until
+// the first tile is.
 template <class G>
 struct Conv2dTensorShared {
   using Raw = typename G::Element[G::C_STEP][G::ROWS][G::COLUMNS];
@@ -62,11 +63,13 @@ struct Conv2dTensorGeometry {
   static constexpr int PARTS = sizeof(T) == 4 ? 2 : 1;
   static constexpr float LOW_SCALE = 2048.0f;
 
-  // Input channels are taken C_STEP at a time. With more than one step a warp holds the results of HELD passes,
-  // which are all of its tile. Eight input channels of a tap are a unit: the matrix instructions take two, or one. Units of a group of
-  // channels run down the kernel's columns, so that two mostly are of one column.
+  // Input channels are taken C_STEP at a time. With more than one step a warp holds the results of HELD
+  // passes, which are all of its tile. Eight input channels of a tap are a unit: the matrix instructions take
+  // two, or one. Units of a group of channels run down the kernel's columns, so that two mostly are of one
+  // column.
   static constexpr int C_STEP = C::C_TILE < C_IN ? C::C_TILE : C_IN, STEPS = (C_IN + C_STEP - 1) / C_STEP;
-  static constexpr int STEP_GROUPS = (C_STEP + 7) / 8, C_GROUPS = STEPS * STEP_GROUPS, UNITS = C_GROUPS * TAPS;
+  static constexpr int STEP_GROUPS = (C_STEP + 7) / 8, C_GROUPS = STEPS * STEP_GROUPS,
+                       UNITS = C_GROUPS * TAPS;
 
   static constexpr int HELD = C::HELD;
   static __host__ __device__ constexpr int row_of(int unit) { return unit % TAPS % R; }

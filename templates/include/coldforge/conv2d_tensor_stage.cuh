@@ -47,7 +47,8 @@ struct SplitScale {
     const u32 field = usable && range.largest != 0 ? wanted : 127u;
     scale = __uint_as_float(field << 23);
     unscale = __uint_as_float((254u - field) << 23);
-    exact = usable && (range.least == 0xffffffffu || __uint_as_float(range.least + 1u) * scale >= SMALLEST_SCALED) &&
+    exact = usable &&
+            (range.least == 0xffffffffu || __uint_as_float(range.least + 1u) * scale >= SMALLEST_SCALED) &&
             range.least != 0;
   }
   __device__ __forceinline__ bool bears(float value) const {
@@ -76,11 +77,12 @@ __device__ __forceinline__ void stage_elements(T* to, const T* from, bool inside
   }
 }
 
-// Begins to fill `raw` with the tile's input channels from c0; outside the image and behind the last channel it
-// is zero. Every row of the image begins at a multiple of N elements.
+// Begins to fill `raw` with the tile's input channels from c0; outside the image and behind the last channel
+// it is zero. Every row of the image begins at a multiple of N elements.
 template <class G, int N>
 __device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typename G::Element* x,
-                                           const Conv2dTensorTile<G>& tile, int c0, const Conv2dSizes& sizes) {
+                                           const Conv2dTensorTile<G>& tile, int c0,
+                                           const Conv2dSizes& sizes) {
   constexpr int PER_ROW = G::COLUMNS / N;
   const u64 plane = static_cast<u64>(sizes.H) * static_cast<u32>(sizes.W);
   const typename G::Element* sample = x + (static_cast<u64>(tile.n) * G::C_IN + c0) * plane;
@@ -97,7 +99,8 @@ __device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typ
 
 template <class G>
 __device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typename G::Element* x,
-                                           const Conv2dTensorTile<G>& tile, int c0, const Conv2dSizes& sizes) {
+                                           const Conv2dTensorTile<G>& tile, int c0,
+                                           const Conv2dSizes& sizes) {
   if (sizes.W % G::COPY == 0) {
     stage_tile<G, G::COPY>(shared, x, tile, c0, sizes);
   } else if (sizes.W % 2 == 0) {

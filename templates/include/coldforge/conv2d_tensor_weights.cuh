@@ -7,7 +7,8 @@
 namespace coldforge {
 
 // Splits the weights of the block's output channels, a warp one channel after another, and sets `unscale` and
-// `bias`. Returns whether every weight that this warp met bears its channel's scale. Needs a barrier behind it.
+// `bias`. Returns whether every weight that this warp met bears its channel's scale. Needs a barrier behind
+// it.
 template <class G>
 __device__ __forceinline__ bool split_weights(typename G::Shared& shared, const typename G::Element* weight,
                                               const typename G::Element* bias, int oc0) {
@@ -26,8 +27,10 @@ __device__ __forceinline__ bool split_weights(typename G::Shared& shared, const 
     exact = exact && scale.exact;
 #pragma unroll 1
     for (int i = lane; i < G::C_GROUPS * G::TAPS * 4; i += 32) {
-      const int pair = i / G::TAPS, tap = i % G::TAPS, c = 2 * pair, unit = pair / 4 * G::TAPS + G::unit_of(tap);
-      const float low = inside && c < G::C_IN ? to_float(load_readonly<1>(from + c * G::TAPS + tap).at[0]) : 0.0f;
+      const int pair = i / G::TAPS, tap = i % G::TAPS, c = 2 * pair,
+                unit = pair / 4 * G::TAPS + G::unit_of(tap);
+      const float low =
+          inside && c < G::C_IN ? to_float(load_readonly<1>(from + c * G::TAPS + tap).at[0]) : 0.0f;
       const float high =
           inside && c + 1 < G::C_IN ? to_float(load_readonly<1>(from + (c + 1) * G::TAPS + tap).at[0]) : 0.0f;
       u32 words[G::PARTS];

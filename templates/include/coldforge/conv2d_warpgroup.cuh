@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution by matrix products of four warps, on Hopper: 64 channels by runs of pixels, whose windows the tensor
-// cores read in place; results leave shared memory by the copy engine, in long pieces of whole lines.
+// Convolution by matrix products of four warps, on Hopper: 64 channels by runs of pixels, whose windows the
+// tensor cores read in place; results leave shared memory by the copy engine, in long pieces of whole lines.
 #pragma once
 
 #include "coldforge/conv2d_warpgroup_compute.cuh"
@@ -44,7 +44,8 @@ struct StagedRows {
     } else if (W_out % 4 == 0 && width % 4 == 0) {
       for (int i = thread; i < channels * rows; i += G::THREADS) {
         const int channel = i / rows, row = i % rows;
-        copy(first + channel * plane + static_cast<i64>(row) * W_out, of(shared, channel) + row * width, width);
+        copy(first + channel * plane + static_cast<i64>(row) * W_out, of(shared, channel) + row * width,
+             width);
       }
     } else {
       for (int i = thread / 32; i < channels * rows; i += G::WARPS) {
@@ -136,8 +137,8 @@ struct WarpgroupBlock {
     return __all_sync(0xffffffffu, good) != 0;
   }
 
-  __device__ __forceinline__ void fast_run(const StagedRows<G>& staged, const RunWeights<G>& weights, float inverse,
-                                           int from) const {
+  __device__ __forceinline__ void fast_run(const StagedRows<G>& staged, const RunWeights<G>& weights,
+                                           float inverse, int from) const {
     RunSums<G> high, cross;
     multiply_run<G>(high, cross, shared.operands, weights, from);
     const int t = static_cast<int>(threadIdx.x) % 4;
@@ -187,31 +188,40 @@ struct WarpgroupBlock {
     }
   }
 
-  // A run in plain arithmetic.
+  // A run in plain arithmetic, four pixels of two channels at a time.
   __device__ __forceinline__ void plain_run(const Conv2dTensorTile<G>& tile, const StagedRows<G>& staged,
                                             int from) const {
     const PlainInput<G> pixels = input(tile);
 #pragma unroll 1
-    for (int i = from + static_cast<int>(threadIdx.x) % 4; i < from + G::RUN; i += 4) {
-      const int row = i / G::PITCH, column = i % G::PITCH;
-      if (row >= staged.y1 || column >= staged.width) continue;
-      float sum[2] = {0.0f, 0.0f};
+    for (int i = from + static_cast<int>(threadIdx.x) % 4; i < from + G::RUN; i += 16) {
+      float sums[2][4] = {};
 #pragma unroll 1
       for (int term = 0; term < G::C_IN * G::TAPS; ++term) {
-        const float value = pixels(term / G::TAPS, term % G::TAPS, row, column);
+        float w[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           const int legal = oc0 + min(channel_of(k), staged.channels - 1);
-          const float* from_weight = weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + term;
-          sum[k] = fmaf(value, load_readonly<1>(from_weight).at[0], sum[k]);
+          w[k] = load_readonly<1>(weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + term).at[0];
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int number = i + 4 * j;
+          const float value = pixels(term / G::TAPS, term % G::TAPS, number / G::PITCH, number % G::PITCH);
+          sums[0][j] = fmaf(value, w[0], sums[0][j]);
+          sums[1][j] = fmaf(value, w[1], sums[1][j]);
         }
       }
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int channel = channel_of(k);
-        if (channel >= staged.channels) continue;
-        staged.of(shared, channel)[(row - staged.y0) * staged.width + column] =
-            epilogue(sum[k] + shared.bias[channel], oc0 + channel);
+      for (int j = 0; j < 4; ++j) {
+        const int row = (i + 4 * j) / G::PITCH, column = (i + 4 * j) % G::PITCH;
+        if (row >= staged.y1 || column >= staged.width) continue;
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int channel = channel_of(k);
+          if (channel >= staged.channels) continue;
+          staged.of(shared, channel)[(row - staged.y0) * staged.width + column] =
+              epilogue(sums[k][j] + shared.bias[channel], oc0 + channel);
+        }
       }
     }
   }
@@ -219,21 +229,23 @@ struct WarpgroupBlock {
 
 // Asks for a tile's input to be in the L2 cache before long.
 template <class G>
-__device__ __forceinline__ void foresee_tile(const float* x, const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes) {
+__device__ __forceinline__ void foresee_tile(const float* x, const Conv2dTensorTile<G>& tile,
+                                             const Conv2dSizes& sizes) {
   constexpr u32 LINES = (G::COLUMNS + 31) / 32;
   const u64 plane = static_cast<u64>(sizes.H) * static_cast<u32>(sizes.W);
   const float* sample = x + static_cast<u64>(tile.n) * G::C_IN * plane;
   for (u32 i = threadIdx.x; i < G::C_IN * G::ROWS * LINES; i += G::THREADS) {
     const u32 iy = tile.iy + i / LINES % G::ROWS, ix = tile.ix + i % LINES * 32;
     if (iy < static_cast<u32>(sizes.H) && ix < static_cast<u32>(sizes.W))
-      prefetch_l2(sample + i / (LINES * G::ROWS) * plane + static_cast<u64>(iy) * static_cast<u32>(sizes.W) + ix);
+      prefetch_l2(sample + i / (LINES * G::ROWS) * plane + static_cast<u64>(iy) * static_cast<u32>(sizes.W) +
+                  ix);
   }
 }
 
 // A block's whole work: the tiles of conv2d_tensor in the same order. Every thread reaches every barrier.
 template <class G, class Epilogue>
-__device__ __forceinline__ void conv2d_warpgroup(const float* x, const float* weight, const float* bias, float* y,
-                                                 const Conv2dSizes& sizes, const Epilogue& epilogue,
+__device__ __forceinline__ void conv2d_warpgroup(const float* x, const float* weight, const float* bias,
+                                                 float* y, const Conv2dSizes& sizes, const Epilogue& epilogue,
                                                  typename G::Shared& shared) {
   const int oc0 = static_cast<int>(blockIdx.x % G::OC_TILES) * G::OC_TILE;
   const u64 stride = gridDim.x / G::OC_TILES, end = Conv2dTensorTile<G>::count(sizes);

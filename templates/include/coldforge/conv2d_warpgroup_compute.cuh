@@ -12,8 +12,8 @@ __device__ __forceinline__ int channel_of(int row) {
   return static_cast<int>(threadIdx.x) % 128 / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 * 2 + row;
 }
 
-// A thread's weights: for each pair of units, and for a last single one, whose low halves stand in for a second
-// unit. Of a pair the one further back in memory comes second.
+// A thread's weights: for each pair of units, and for a last single one, whose low halves stand in for a
+// second unit. Of a pair the one further back in memory comes second.
 template <class G>
 struct RunWeights {
   u32 pairs[G::PAIRS + 1][2][4];
@@ -60,7 +60,8 @@ __device__ __forceinline__ void multiply_run(RunSums<G>& high, RunSums<G>& cross
   warpgroup_begin();
 #pragma unroll
   for (int pair = 0; pair < G::PAIRS; ++pair) {
-    const int first = G::offset_of(weights.first_of(pair)), apart = G::offset_of(weights.second_of(pair)) - first;
+    const int first = G::offset_of(weights.first_of(pair)),
+              apart = G::offset_of(weights.second_of(pair)) - first;
     const u32 place = static_cast<u32>(from * 16 + first);
     multiply_warpgroup(high, weights.pairs[pair][0], operands, place, apart, pair > 0);
     multiply_warpgroup(cross, weights.pairs[pair][1], operands, place, apart, pair > 0);

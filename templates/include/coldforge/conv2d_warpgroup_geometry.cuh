@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution by matrix products of four warps: what follows from the problem and the config at compile time, and
-// the layout of shared memory.
+// Convolution by matrix products of four warps: what follows from the problem and the config at compile time,
+// and the layout of shared memory.
 #pragma once
 
 #include "coldforge/conv2d_tensor_weights.cuh"
@@ -27,8 +27,9 @@ struct Conv2dWarpgroupShared {
   __device__ __forceinline__ Weights& weights() { return *reinterpret_cast<Weights*>(operands); }
 };
 
-// A block computes a tile of TILE_Y rows of 64 channels, at most WIDEST columns, STAGE_ROWS rows at a time; four
-// warps, runs of RUN pixels of operands, which are output pixels and, between the rows, some that are not.
+// A block computes a tile of TILE_Y rows of 64 channels, at most WIDEST columns, STAGE_ROWS rows at a time;
+// four warps, runs of RUN pixels of operands, which are output pixels and, between the rows, some that are
+// not.
 template <class P, class C, class T>
 struct Conv2dWarpgroupGeometry {
   using Problem = P;

@@ -20,9 +20,9 @@ __device__ __forceinline__ void load_matrices(u32 (&part)[4], const void* base, 
 }
 
 // sum += a * b for a of 16x16, b of 16x8 halves, sum of 16x8 floats. With g = lane / 4, t = lane % 4, a lane
-// holds of a: rows g and g + 8 in turn, columns 2t and the next in a0 and a1, those 8 further in a2 and a3; of
-// b: rows 2t and the next in b0, those 8 further in b1, column g; of sum: columns 2t and the next of row g,
-// then of row g + 8.
+// holds of a: rows g and g + 8 in turn, columns 2t and the next in a0 and a1, those 8 further in a2 and a3;
+// of b: rows 2t and the next in b0, those 8 further in b1, column g; of sum: columns 2t and the next of row
+// g, then of row g + 8.
 __device__ __forceinline__ void multiply_halves(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
                                                 u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

@@ -48,14 +48,15 @@ COLDFORGE_UNCHECKED inline void multiply_pieces(const Meet<MatrixPieces>& meet, 
 
 // A warp's rows of a product of four warps: a lane holds its pieces of the left factor, the right one lies in
 // memory, where units of 8 terms are `apart` bytes from each other and columns follow at 16 bytes.
-COLDFORGE_UNCHECKED inline void multiply_in_place(const Meet<MatrixPieces>& meet, const char* from, unsigned apart,
-                                                  int columns, bool add, float* sum) {
+COLDFORGE_UNCHECKED inline void multiply_in_place(const Meet<MatrixPieces>& meet, const char* from,
+                                                  unsigned apart, int columns, bool add, float* sum) {
   const int lane = static_cast<int>(emulator_lane()), g = lane / 4, t = lane % 4;
   float rows[2][16];
   for (int four = 0; four < 4; ++four) {
     const MatrixPieces pieces = meet.of(static_cast<unsigned>(4 * g + four));
     for (int i = 0; i < 4; ++i) {
-      for (int half = 0; half < 2; ++half) rows[i % 2][i / 2 * 8 + 2 * four + half] = half_of(pieces.a[i], half);
+      for (int half = 0; half < 2; ++half)
+        rows[i % 2][i / 2 * 8 + 2 * four + half] = half_of(pieces.a[i], half);
     }
   }
   for (int column = 0; column < columns; column += 8) {
