@@ -41,7 +41,8 @@ _FOUR_WARPS = """
   coldforge::multiply_warpgroup(middle, a, tile, 16, 129 * 16, false);
   coldforge::multiply_warpgroup(middle, a, tile, 0, 64 * 16, true);
   coldforge::multiply_warpgroup(large, a, tile, 0, 128 * 16, true);
-  coldforge::warpgroup_finish();
+  coldforge::warpgroup_commit();
+  coldforge::warpgroup_wait<0>();
   __shared__ alignas(16) float results[128][4];
   for (int i = 0; i < 28; ++i) {
     for (int j = 0; j < 4; ++j) {
@@ -113,7 +114,7 @@ def matrices() -> dict[str, Twin]:
             archs=("sm_90",),
         ),
         "halves in pairs": Twin(
-            "  const unsigned pair = coldforge::pack_halves(__uint_as_float(x[t]), __uint_as_float(x[n + t]));\n"
+            "  const unsigned pair = coldforge::pack_halves(__uint_as_float(coldforge::held(x[t])), __uint_as_float(x[n + t]));\n"
             "  y[t] = pair;\n"
             "  y[n + t] = __float_as_uint(coldforge::low_half(x[t] & 0xbfffbfffu));\n"
             "  y[2 * n + t] = __float_as_uint(coldforge::high_half(pair));\n",

@@ -145,7 +145,7 @@ struct TensorBlock {
   __device__ __forceinline__ SplitScale prepare() const {
     cp_async_wait<0>();
     __syncthreads();
-    const SplitScale scale(tile_range<G>(shared));
+    const SplitScale scale = tile_scale<G>(shared);
     split_tile<G>(shared, scale.scale);
     __syncthreads();
     return scale;

@@ -18,17 +18,20 @@ constexpr u32 FIRST_SCALE = 127 - 60, LAST_SCALE = 127 + 60;
 
 __device__ __forceinline__ u32 magnitude_bits(float value) { return __float_as_uint(value) & 0x7fffffffu; }
 
-// The largest finite and the least magnitude but zero of what it saw; `least` is one less than the bits, so
-// that zero is the largest of all, and 0 beside an infinity or a NaN.
+// The largest magnitude and the least but zero of what it saw, as bits; `least` is one less, so that zero is
+// the largest of all. Infinities and NaN are larger than any number.
 struct MagnitudeRange {
   u32 largest = 0, least = 0xffffffffu;
 
   __device__ __forceinline__ void see(float value) {
     const u32 bits = magnitude_bits(value);
-    const bool finite = bits < 0x7f800000u;
-    largest = max(largest, finite ? bits : 0u);
-    least = min(least, finite ? bits - 1u : 0u);
+    largest = max(largest, bits);
+    least = min(least, bits - 1u);
   }
+  __device__ __forceinline__ void see_finite(float value) {
+    if (magnitude_bits(value) < 0x7f800000u) see(value);
+  }
+  __device__ __forceinline__ bool finite() const { return largest < 0x7f800000u; }
   __device__ __forceinline__ void of_warp() {
     largest = __reduce_max_sync(0xffffffffu, largest);
     least = __reduce_min_sync(0xffffffffu, least);
@@ -41,15 +44,15 @@ struct SplitScale {
   bool usable;  // any value can be split at all
   bool exact;   // all of them can
 
-  __device__ __forceinline__ explicit SplitScale(const MagnitudeRange& range) {
+  // `range` is of the finite values; `finite`: there are no others.
+  __device__ __forceinline__ SplitScale(const MagnitudeRange& range, bool finite) {
     const u32 wanted = 127 + 14 + 127 - (range.largest >> 23);
     usable = (wanted >= FIRST_SCALE && wanted <= LAST_SCALE) || range.largest == 0;
     const u32 field = usable && range.largest != 0 ? wanted : 127u;
     scale = __uint_as_float(field << 23);
     unscale = __uint_as_float((254u - field) << 23);
-    exact = usable &&
-            (range.least == 0xffffffffu || __uint_as_float(range.least + 1u) * scale >= SMALLEST_SCALED) &&
-            range.least != 0;
+    const float least = __uint_as_float(range.least + 1u) * scale;
+    exact = finite && usable && (range.least == 0xffffffffu || least >= SMALLEST_SCALED);
   }
   __device__ __forceinline__ bool bears(float value) const {
     const u32 bits = magnitude_bits(value);
@@ -110,16 +113,22 @@ __device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typ
   }
 }
 
-// The range of the tile's values, the same in every thread. Ends with a barrier.
-template <class G>
-__device__ __forceinline__ MagnitudeRange tile_range(typename G::Shared& shared) {
+// The range of the tile's values, the same in every thread; only of the finite ones where FINITE.
+template <class G, bool FINITE>
+__device__ __forceinline__ MagnitudeRange range_of_tile(typename G::Shared& shared) {
   const typename G::Element* raw = &shared.raw[0][0][0];
   MagnitudeRange range;
-#pragma unroll 4
+#pragma unroll(FINITE ? 1 : 4)
   for (u32 i = threadIdx.x * 4; i < G::C_STEP * G::ROWS * G::COLUMNS; i += G::THREADS * 4) {
     const auto four = load_vector<4>(raw + i);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) range.see(to_float(four.at[j]));
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (FINITE) {
+        range.see_finite(to_float(four.at[j]));
+      } else {
+        range.see(to_float(four.at[j]));
+      }
+    }
   }
   range.of_warp();
   if (threadIdx.x % 32 == 0) {
@@ -133,6 +142,15 @@ __device__ __forceinline__ MagnitudeRange tile_range(typename G::Shared& shared)
     range.least = min(range.least, shared.least[warp]);
   }
   return range;
+}
+
+// The scale of a tile, the same in every thread. Has a barrier in it.
+template <class G>
+__device__ __forceinline__ SplitScale tile_scale(typename G::Shared& shared) {
+  const MagnitudeRange range = range_of_tile<G, false>(shared);
+  if (range.finite()) return SplitScale(range, true);
+  __syncthreads();
+  return SplitScale(range_of_tile<G, true>(shared), false);
 }
 
 // Splits the tile's pixels, eight channels at a time.

@@ -6,45 +6,110 @@
 
 namespace coldforge {
 
-// Splits the weights of the block's output channels, a warp one channel after another, and sets `unscale` and
-// `bias`. Returns whether every weight that this warp met bears its channel's scale. Needs a barrier behind
-// it.
+// A lane's share of a channel's weights: CHUNK of those 32 apart.
+template <class G>
+struct ChannelWeights {
+  static constexpr int COUNT = G::C_IN * G::TAPS, CHUNK = (COUNT + 31) / 32 < 8 ? (COUNT + 31) / 32 : 8;
+  static constexpr int CHUNKS = (COUNT + 32 * CHUNK - 1) / (32 * CHUNK);
+  float value[CHUNK];
+
+  // Those behind the last one are zero, and `none` has none.
+  __device__ __forceinline__ void load(const typename G::Element* channel, int chunk, bool none) {
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i) {
+      const int index = index_of(chunk, i);
+      value[i] = none || index >= COUNT ? 0.0f : to_float(load_readonly<1>(channel + index).at[0]);
+    }
+  }
+  __device__ __forceinline__ void see(MagnitudeRange& range) const {
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i) range.see(value[i]);
+  }
+  // Each goes to its unit: input channels are 16-bit numbers next to each other.
+  __device__ __forceinline__ void split_into(typename G::Shared& shared, int oc, int chunk,
+                                             float scale) const {
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i) {
+      const int index = index_of(chunk, i), c = index / G::TAPS;
+      if (index >= COUNT) break;
+      u32 words[G::PARTS];
+      split<G::PARTS>(words, value[i] * scale, 0.0f);
+#pragma unroll
+      for (int part = 0; part < G::PARTS; ++part) {
+        uint4* unit = &shared.weights()[part][c / 8 * G::TAPS + G::unit_of(index % G::TAPS)][oc];
+        reinterpret_cast<unsigned short*>(unit)[c % 8] = static_cast<unsigned short>(words[part]);
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ int index_of(int chunk, int i) {
+    return (chunk * CHUNK + i) * 32 + static_cast<int>(threadIdx.x) % 32;
+  }
+};
+
+// Input channels that only fill up the last unit weigh nothing. Needs a barrier behind it.
+template <class G>
+__device__ __forceinline__ void clear_padding(typename G::Shared& shared) {
+  constexpr int PADDED = G::C_GROUPS * 8 - G::C_IN;
+  for (int i = static_cast<int>(threadIdx.x); i < PADDED * G::TAPS * G::OC_TILE; i += G::THREADS) {
+    const int oc = i % G::OC_TILE, tap = i / G::OC_TILE % G::TAPS, c = G::C_IN + i / (G::OC_TILE * G::TAPS);
+#pragma unroll
+    for (int part = 0; part < G::PARTS; ++part)
+      reinterpret_cast<unsigned short*>(&shared.weights()[part][c / 8 * G::TAPS + tap][oc])[c % 8] = 0;
+  }
+}
+
+// Splits the weights of the block's output channels, a warp a few channels after others, all of whose weights
+// it asks for at once, and sets `unscale` and `bias`. Returns whether every weight that this warp met bears
+// its channel's scale. Needs a barrier behind it.
 template <class G>
 __device__ __forceinline__ bool split_weights(typename G::Shared& shared, const typename G::Element* weight,
                                               const typename G::Element* bias, int oc0) {
-  constexpr int COUNT = G::C_IN * G::TAPS;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  using Channel = ChannelWeights<G>;
+  constexpr int BATCH = Channel::CHUNKS > 1 || Channel::CHUNK > 4 ? 1 : 4;
   bool exact = true;
+  clear_padding<G>(shared);
 #pragma unroll 1
-  for (int oc = static_cast<int>(threadIdx.x) / 32; oc < G::OC_TILE; oc += G::WARPS) {
-    const bool inside = G::WHOLE_OC_TILES || oc0 + oc < G::C_OUT;
-    const typename G::Element* from = weight + static_cast<i64>(inside ? oc0 + oc : 0) * COUNT;
-    MagnitudeRange range;
-#pragma unroll 1
-    for (int i = lane; i < COUNT; i += 32) range.see(to_float(load_readonly<1>(from + i).at[0]));
-    range.of_warp();
-    const SplitScale scale(range);
-    exact = exact && scale.exact;
-#pragma unroll 1
-    for (int i = lane; i < G::C_GROUPS * G::TAPS * 4; i += 32) {
-      const int pair = i / G::TAPS, tap = i % G::TAPS, c = 2 * pair,
-                unit = pair / 4 * G::TAPS + G::unit_of(tap);
-      const float low =
-          inside && c < G::C_IN ? to_float(load_readonly<1>(from + c * G::TAPS + tap).at[0]) : 0.0f;
-      const float high =
-          inside && c + 1 < G::C_IN ? to_float(load_readonly<1>(from + (c + 1) * G::TAPS + tap).at[0]) : 0.0f;
-      u32 words[G::PARTS];
-      split<G::PARTS>(words, low * scale.scale, high * scale.scale);
+  for (int first = static_cast<int>(threadIdx.x) / 32; first < G::OC_TILE; first += BATCH * G::WARPS) {
+    Channel channels[BATCH];
+    const typename G::Element* from[BATCH];
+    bool none[BATCH];
 #pragma unroll
-      for (int part = 0; part < G::PARTS; ++part) {
-        reinterpret_cast<u32*>(&shared.weights()[part][unit][oc])[pair % 4] = words[part];
-      }
+    for (int k = 0; k < BATCH; ++k) {
+      const int oc = first + k * G::WARPS;
+      none[k] = oc >= G::OC_TILE || oc0 + oc >= G::C_OUT;
+      from[k] = weight + static_cast<i64>(none[k] ? 0 : oc0 + oc) * Channel::COUNT;
+      channels[k].load(from[k], 0, none[k]);
     }
-    if (lane == 0) {
-      shared.unscale[oc] = scale.unscale;
-      shared.bias[oc] = 0.0f;
-      if constexpr (G::Problem::has_bias) {
-        if (inside) shared.bias[oc] = to_float(load_readonly<1>(bias + oc0 + oc).at[0]);
+#pragma unroll
+    for (int k = 0; k < BATCH; ++k) {
+      const int oc = first + k * G::WARPS;
+      MagnitudeRange range;
+      channels[k].see(range);
+#pragma unroll 1
+      for (int chunk = 1; chunk < Channel::CHUNKS; ++chunk) {
+        Channel more;
+        more.load(from[k], chunk, none[k]);
+        more.see(range);
+      }
+      range.of_warp();
+      const SplitScale scale(range, range.finite());
+      exact = exact && scale.exact;
+      if (oc >= G::OC_TILE) continue;
+      channels[k].split_into(shared, oc, 0, scale.scale);
+#pragma unroll 1
+      for (int chunk = 1; chunk < Channel::CHUNKS; ++chunk) {
+        Channel more;
+        more.load(from[k], chunk, none[k]);
+        more.split_into(shared, oc, chunk, scale.scale);
+      }
+      if (threadIdx.x % 32 == 0) {
+        shared.unscale[oc] = scale.unscale;
+        shared.bias[oc] = 0.0f;
+        if constexpr (G::Problem::has_bias) {
+          if (!none[k]) shared.bias[oc] = to_float(load_readonly<1>(bias + oc0 + oc).at[0]);
+        }
       }
     }
   }

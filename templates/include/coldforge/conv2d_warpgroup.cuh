@@ -32,27 +32,27 @@ struct StagedRows {
   // A channel's results in shared memory: at the same place within 128 bytes.
   __device__ __forceinline__ float* of(typename G::Shared& shared, int channel) const {
     const u64 at = reinterpret_cast<u64>(first + channel * plane) % 128;
-    return reinterpret_cast<float*>(shared.results[channel] + at);
+    return reinterpret_cast<float*>(shared.results[threadIdx.x / 128][channel] + at);
   }
 
-  // Starts the copies of everything staged.
+  // Starts the copies of all that this warp has staged, which are 16 channels.
   __device__ __forceinline__ void send(typename G::Shared& shared) const {
-    const int rows = y1 - y0, thread = static_cast<int>(threadIdx.x);
+    const int rows = y1 - y0, lane = static_cast<int>(threadIdx.x) % 32;
+    const int begin = static_cast<int>(threadIdx.x) % 128 / 32 * 16, count = min(16, channels - begin);
     if (whole_rows) {
-      for (int channel = thread; channel < channels; channel += G::THREADS)
-        copy(first + channel * plane, of(shared, channel), rows * width);
+      if (lane < count) copy(first + (begin + lane) * plane, of(shared, begin + lane), rows * width);
     } else if (W_out % 4 == 0 && width % 4 == 0) {
-      for (int i = thread; i < channels * rows; i += G::THREADS) {
-        const int channel = i / rows, row = i % rows;
+      for (int i = lane; i < count * rows; i += 32) {
+        const int channel = begin + i / rows, row = i % rows;
         copy(first + channel * plane + static_cast<i64>(row) * W_out, of(shared, channel) + row * width,
              width);
       }
     } else {
-      for (int i = thread / 32; i < channels * rows; i += G::WARPS) {
-        const int channel = i / rows, row = i % rows;
+      for (int i = 0; i < count * rows; ++i) {
+        const int channel = begin + i / rows, row = i % rows;
         float* to = first + channel * plane + static_cast<i64>(row) * W_out;
         const float* from = of(shared, channel) + row * width;
-        for (int x = thread % 32; x < width; x += 32) to[x] = from[x];
+        for (int x = lane; x < width; x += 32) to[x] = from[x];
       }
     }
     bulk_commit();
@@ -81,66 +81,80 @@ struct WarpgroupBlock {
   int oc0;
   bool exact_weights;
 
+  __device__ __forceinline__ void fetch(u64 index) const {
+    stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), 0, sizes);
+    cp_async_commit();
+  }
+
   // Waits for the tile and makes operands of it.
   __device__ __forceinline__ SplitScale prepare() const {
     cp_async_wait<0>();
     __syncthreads();
-    const SplitScale scale(tile_range<G>(shared));
+    const SplitScale scale = tile_scale<G>(shared);
     split_in_phases<G>(shared, scale.scale);
     publish_shared();
     __syncthreads();
     return scale;
   }
 
-  __device__ __forceinline__ void tile(const Conv2dTensorTile<G>& tile, const RunWeights<G>& weights) const {
-    const SplitScale scale = prepare();
+  __device__ __forceinline__ void compute(const Conv2dTensorTile<G>& tile, const SplitScale& scale,
+                                          const RunWeights<G>& weights) const {
     const bool all = exact_weights && scale.exact, some = exact_weights && scale.usable;
     const int rows = tile.pixels / tile.width;
 #pragma unroll 1
-    for (int y0 = 0; y0 < rows; y0 += G::STAGE_ROWS) {
+    for (int y0 = static_cast<int>(threadIdx.x) / 128 * G::STAGE_ROWS; y0 < rows;
+         y0 += G::WARPGROUPS * G::STAGE_ROWS) {
       const StagedRows<G> staged(y, tile, y0, oc0, sizes);
-      if (y0 > 0) {
-        bulk_wait_read();
-        __syncthreads();
-      }
-#pragma unroll 1
-      for (int run = static_cast<int>(threadIdx.x) / 128; run < G::RUNS; run += G::WARPGROUPS) {
-        const int from = y0 * G::PITCH + run * G::RUN;
-        if (all || (some && bears_run(scale, tile, staged, from))) {
-          fast_run(staged, weights, scale.unscale, from);
-        } else {
-          plain_run(tile, staged, from);
-        }
-      }
+      // A warp's results are its own: it waits for no other.
+      bulk_wait_read();
+      __syncwarp();
+      all_runs(staged, weights, scale.unscale);
+      if (!all) repair(tile, staged, scale, some);
       publish_shared();
-      __syncthreads();
+      __syncwarp();
       staged.send(shared);
     }
   }
 
  private:
+  // All runs of a stage; with AHEAD the next one's products are under way while one is finished.
+  __device__ __forceinline__ void all_runs(const StagedRows<G>& staged, const RunWeights<G>& weights,
+                                           float inverse) const {
+    const int first = staged.y0 * G::PITCH;
+    if constexpr (G::Config::AHEAD) {
+      RunSums<G> high[2], cross[2];
+      begin_run<G>(high[0], cross[0], shared.operands, weights, first);
+#pragma unroll
+      for (int run = 0; run < G::RUNS; ++run) {
+        if (run + 1 < G::RUNS) {
+          begin_run<G>(high[(run + 1) % 2], cross[(run + 1) % 2], shared.operands, weights,
+                       first + (run + 1) * G::RUN);
+          warpgroup_wait<1>();
+        } else {
+          warpgroup_wait<0>();
+        }
+        finish_run(staged, high[run % 2], cross[run % 2], inverse, first + run * G::RUN);
+      }
+    } else {
+#pragma unroll 1
+      for (int run = 0; run < G::RUNS; ++run) {
+        RunSums<G> high, cross;
+        begin_run<G>(high, cross, shared.operands, weights, first + run * G::RUN);
+        warpgroup_wait<0>();
+        finish_run(staged, high, cross, inverse, first + run * G::RUN);
+      }
+    }
+  }
+
   __device__ __forceinline__ PlainInput<G> input(const Conv2dTensorTile<G>& tile) const {
     return {x + static_cast<i64>(tile.n) * G::C_IN * sizes.H * sizes.W, sizes,
             tile.oy * G::Problem::stride_h - G::Problem::padding_h,
             tile.ox * G::Problem::stride_w - G::Problem::padding_w};
   }
 
-  // Whether all input of a run's pixels bears the tile's scale: the same in each warp.
-  __device__ __forceinline__ bool bears_run(const SplitScale& scale, const Conv2dTensorTile<G>& tile,
-                                            const StagedRows<G>& staged, int from) const {
-    bool good = true;
-#pragma unroll 1
-    for (int i = from + static_cast<int>(threadIdx.x) % 32; i < from + G::RUN; i += 32) {
-      const int row = i / G::PITCH, column = i % G::PITCH;
-      if (row < staged.y1 && column < staged.width) good = good && input(tile).bears(scale, row, column);
-    }
-    return __all_sync(0xffffffffu, good) != 0;
-  }
-
-  __device__ __forceinline__ void fast_run(const StagedRows<G>& staged, const RunWeights<G>& weights,
-                                           float inverse, int from) const {
-    RunSums<G> high, cross;
-    multiply_run<G>(high, cross, shared.operands, weights, from);
+  // From sums to staged results.
+  __device__ __forceinline__ void finish_run(const StagedRows<G>& staged, RunSums<G>& high,
+                                             const RunSums<G>& cross, float inverse, int from) const {
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -188,42 +202,40 @@ struct WarpgroupBlock {
     }
   }
 
-  // A run in plain arithmetic, four pixels of two channels at a time.
-  __device__ __forceinline__ void plain_run(const Conv2dTensorTile<G>& tile, const StagedRows<G>& staged,
-                                            int from) const {
+  // Computes anew, in plain arithmetic, what meets input that does not bear the tile's scale; all where it
+  // bears none. Half a warp takes one pixel of the warp's 16 channels.
+  __device__ __forceinline__ void repair(const Conv2dTensorTile<G>& tile, const StagedRows<G>& staged,
+                                         const SplitScale& scale, bool some) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, count = (staged.y1 - staged.y0) * staged.width;
+    const int channel = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane % 16;
     const PlainInput<G> pixels = input(tile);
+    __syncwarp();
 #pragma unroll 1
-    for (int i = from + static_cast<int>(threadIdx.x) % 4; i < from + G::RUN; i += 16) {
-      float sums[2][4] = {};
+    for (int first = 0; first < count; first += 32) {
+      const int own = min(first + lane, count - 1);
+      const bool bad = !some || !pixels.bears(scale, staged.y0 + own / staged.width, own % staged.width);
+      u32 left = __ballot_sync(0xffffffffu, first + lane < count && bad);
 #pragma unroll 1
-      for (int term = 0; term < G::C_IN * G::TAPS; ++term) {
-        float w[2];
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const int legal = oc0 + min(channel_of(k), staged.channels - 1);
-          w[k] = load_readonly<1>(weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + term).at[0];
-        }
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int number = i + 4 * j;
-          const float value = pixels(term / G::TAPS, term % G::TAPS, number / G::PITCH, number % G::PITCH);
-          sums[0][j] = fmaf(value, w[0], sums[0][j]);
-          sums[1][j] = fmaf(value, w[1], sums[1][j]);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int row = (i + 4 * j) / G::PITCH, column = (i + 4 * j) % G::PITCH;
-        if (row >= staged.y1 || column >= staged.width) continue;
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const int channel = channel_of(k);
-          if (channel >= staged.channels) continue;
-          staged.of(shared, channel)[(row - staged.y0) * staged.width + column] =
-              epilogue(sums[k][j] + shared.bias[channel], oc0 + channel);
+      while (left != 0) {
+        const int one = __ffs(static_cast<int>(left)) - 1;
+        left &= left - 1;
+        const int other = left != 0 ? __ffs(static_cast<int>(left)) - 1 : -1;
+        left &= left - 1;
+        const int mine = lane < 16 ? one : other;
+        if (mine >= 0 && channel < staged.channels) {
+          const int number = first + mine, y = staged.y0 + number / staged.width, x = number % staged.width;
+          staged.of(shared, channel)[number] = epilogue(plain_sum(pixels, channel, y, x), oc0 + channel);
         }
       }
     }
+  }
+  __device__ __forceinline__ float plain_sum(const PlainInput<G>& pixels, int channel, int y, int x) const {
+    const float* from = weight + static_cast<i64>(oc0 + channel) * (G::C_IN * G::TAPS);
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int term = 0; term < G::C_IN * G::TAPS; ++term)
+      sum = fmaf(pixels(term / G::TAPS, term % G::TAPS, y, x), load_readonly<1>(from + term).at[0], sum);
+    return sum + shared.bias[channel];
   }
 };
 
@@ -251,24 +263,34 @@ __device__ __forceinline__ void conv2d_warpgroup(const float* x, const float* we
   const u64 stride = gridDim.x / G::OC_TILES, end = Conv2dTensorTile<G>::count(sizes);
   u64 index = blockIdx.x / G::OC_TILES;
   if (index >= end) return;
-  stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), 0, sizes);
-  cp_async_commit();
+  const Held<Epilogue> kept(epilogue);
+  WarpgroupBlock<G, Epilogue> block = {x, weight, y, sizes, kept.get(), shared, oc0, true};
+  block.fetch(index);
   const bool mine = split_weights<G>(shared, weight, bias, oc0);
-  const bool exact_weights = __syncthreads_and(mine) != 0;
-  const WarpgroupBlock<G, Epilogue> block = {x, weight, y, sizes, epilogue, shared, oc0, exact_weights};
+  block.exact_weights = __syncthreads_and(mine) != 0;
   const RunWeights<G> weights(shared);
 #pragma unroll 1
   while (true) {
     const Conv2dTensorTile<G> tile(index, sizes);
+    const SplitScale scale = block.prepare();
     index += stride;
-    if (index < end) foresee_tile<G>(x, Conv2dTensorTile<G>(index, sizes), sizes);
-    block.tile(tile, weights);
-    bulk_wait_read();
-    if (index >= end) break;
-    __syncthreads();
-    stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), 0, sizes);
-    cp_async_commit();
+    const bool more = index < end;
+    if (more) {
+      if constexpr (G::FETCH_EARLY) {
+        block.fetch(index);
+      } else {
+        foresee_tile<G>(x, Conv2dTensorTile<G>(index, sizes), sizes);
+      }
+    }
+    block.compute(tile, scale, weights);
+    if (!more) break;
+    if constexpr (!G::FETCH_EARLY) {
+      bulk_wait_read();
+      __syncthreads();
+      block.fetch(index);
+    }
   }
+  bulk_wait_read();
 }
 
 }  // namespace coldforge

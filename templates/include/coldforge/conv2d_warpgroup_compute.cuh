@@ -53,10 +53,10 @@ struct RunWeights {
 template <class G>
 using RunSums = float[G::RUN / 2];
 
-// All products of the run of pixels from `from` on.
+// Begins all products of the run of pixels from `from` on.
 template <class G>
-__device__ __forceinline__ void multiply_run(RunSums<G>& high, RunSums<G>& cross, const void* operands,
-                                             const RunWeights<G>& weights, int from) {
+__device__ __forceinline__ void begin_run(RunSums<G>& high, RunSums<G>& cross, const void* operands,
+                                          const RunWeights<G>& weights, int from) {
   warpgroup_begin();
 #pragma unroll
   for (int pair = 0; pair < G::PAIRS; ++pair) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void multiply_run(RunSums<G>& high, RunSums<G>& cross
     multiply_warpgroup(high, weights.last[0], operands, place, G::PART_BYTES, G::PAIRS > 0);
     multiply_warpgroup(cross, weights.last[1], operands, place, G::PART_BYTES, G::PAIRS > 0);
   }
-  warpgroup_finish();
+  warpgroup_commit();
 }
 
 // The input of plain arithmetic, from global memory; zero outside of the image.

@@ -9,15 +9,30 @@
 
 namespace coldforge {
 
-// The input tile lies where the results go later: it is not needed any more when the first of them is there.
+template <class G>
+using RawTile = typename G::Element[G::C_STEP][G::ROWS][G::COLUMNS];
+template <class G>
+using StagedResults = unsigned char[G::WARPGROUPS][G::OC_TILE][G::RESULT_BYTES];
+
+// With FETCH_EARLY the next input tile arrives while one is computed; else the tile lies where the results go
+// later: it is not needed any more when the first of them is there.
+template <class G, bool EARLY>
+struct Conv2dWarpgroupTile {
+  alignas(16) StagedResults<G> results;
+  alignas(16) RawTile<G> raw;
+};
+template <class G>
+struct Conv2dWarpgroupTile<G, false> {
+  union {
+    alignas(16) StagedResults<G> results;
+    RawTile<G> raw;
+  };
+};
+
 // Weights are among the operands until they are in registers.
 template <class G>
-struct Conv2dWarpgroupShared {
+struct Conv2dWarpgroupShared : Conv2dWarpgroupTile<G, G::FETCH_EARLY> {
   using Weights = uint4[G::PARTS][G::UNITS][G::OC_TILE];
-  union {
-    alignas(16) typename G::Element raw[G::C_STEP][G::ROWS][G::COLUMNS];
-    unsigned char results[G::OC_TILE][G::RESULT_BYTES];
-  };
   alignas(16) unsigned char operands[G::OPERAND_BYTES];
   float unscale[G::OC_TILE];
   float bias[G::OC_TILE];
@@ -39,6 +54,7 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int R = P::R, S = P::S, TAPS = R * S, C_IN = P::C_in, C_OUT = P::C_out;
   static constexpr int TILE_Y = C::TILE_Y, COLUMNS = C::COLUMNS, STAGE_ROWS = C::STAGE_ROWS, RUN = C::RUN;
   static constexpr int THREADS = C::THREADS, WARPS = THREADS / 32, WARPGROUPS = THREADS / 128;
+  static constexpr bool FETCH_EARLY = C::FETCH_EARLY;
   static constexpr int OC_TILE = 64, OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
 

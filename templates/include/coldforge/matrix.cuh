@@ -57,6 +57,26 @@ __device__ __forceinline__ float high_half(u32 pair) {
   return value;
 }
 
+// The same word, of which the compiler does not know how it came to be: it cannot be computed again instead
+// of being kept.
+__device__ __forceinline__ u32 held(u32 word) {
+  asm volatile("" : "+r"(word));
+  return word;
+}
+
 #endif  // __CUDACC__
+
+// A structure of whole words that is kept in registers: an epilogue, say, whose reciprocals would otherwise
+// be computed again in every turn of a loop.
+template <class T>
+struct Held {
+  alignas(T) u32 words[sizeof(T) / 4];
+
+  __device__ __forceinline__ explicit Held(const T& value) {
+#pragma unroll
+    for (int i = 0; i < int(sizeof(T) / 4); ++i) words[i] = held(reinterpret_cast<const u32*>(&value)[i]);
+  }
+  __device__ __forceinline__ const T& get() const { return *reinterpret_cast<const T*>(words); }
+};
 
 }  // namespace coldforge

@@ -18,9 +18,15 @@ __device__ __forceinline__ void publish_shared() {
 // Stands before the first of some products, and whenever their registers were used otherwise.
 __device__ __forceinline__ void warpgroup_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// Waits for all products that were begun.
-__device__ __forceinline__ void warpgroup_finish() {
-  asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+// Closes the group of all products begun since the last call.
+__device__ __forceinline__ void warpgroup_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Waits until at most PENDING of the newest groups are not finished.
+template <int PENDING>
+__device__ __forceinline__ void warpgroup_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 // Describes a matrix of 16 rows of 16-bit elements in shared memory: eight neighbouring rows of a column are

@@ -46,6 +46,8 @@ inline void multiply_halves(float (&sum)[4], unsigned a0, unsigned a1, unsigned 
                                       sum);
 }
 
+inline unsigned held(unsigned word) { return word; }
+
 inline unsigned pack_halves(float low, float high) {
   return static_cast<unsigned>(coldforge_emulator::half_bits(low)) |
          static_cast<unsigned>(coldforge_emulator::half_bits(high)) << 16;
@@ -61,7 +63,9 @@ inline float high_half(unsigned pair) {
 
 inline void publish_shared() {}
 inline void warpgroup_begin() {}
-inline void warpgroup_finish() {}
+inline void warpgroup_commit() {}
+template <int PENDING>
+inline void warpgroup_wait() {}
 inline unsigned long long matrix_descriptor(const void*, unsigned, unsigned) { return 0; }
 
 template <int SUMS>
