@@ -38,6 +38,7 @@ class Exercise:
         shape: words over the operator's workload `small`.
         config: what differs from the space's default.
         kernel: of `accumulator_kernels`, in place of an operator.
+        template: of the family's; the first of them where none is named.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Exercise:
     config: Mapping[str, int | str] = field(default_factory=dict)
     dtype: str = "fp32"
     kernel: str = ""
+    template: str | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class Tree:
         if exercise.name not in self._prepared:
             operator = self._catalogue.operator(exercise.operator)
             problem = make_problem(operator, "small", exercise.shape, exercise.dtype)
-            space = self._catalogue.space(operator, TARGET)
+            space = self._catalogue.space(operator, TARGET, exercise.template)
             config = space.config({**space.default, **exercise.config})
             space.require(problem, config, TARGET)
             cases = build_cases(problem, exercise.dtype)

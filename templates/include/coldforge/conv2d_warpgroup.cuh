@@ -7,7 +7,10 @@
 
 namespace coldforge {
 
-// A part of a tile that is staged at once: rows [y0, y1) of it.
+// A part of a tile that is staged at once: rows [y0, y1) of it. A warp's rows of a tile follow each other:
+// where they are whole rows of the image, and so one run of memory for each channel, only whole lines of 128
+// bytes leave before the last of them, and what is left over goes to the front; memory takes a line in two
+// pieces at almost twice the cost.
 template <class G>
 struct StagedRows {
   int y0, y1, width;
@@ -16,10 +19,10 @@ struct StagedRows {
   float* first;  // the first pixel's place in the block's first channel
   int W_out, channels;
 
-  __device__ __forceinline__ StagedRows(float* y, const Conv2dTensorTile<G>& tile, int y0, int oc0,
+  __device__ __forceinline__ StagedRows(float* y, const Conv2dTensorTile<G>& tile, int y0, int end, int oc0,
                                         const Conv2dSizes& sizes)
       : y0(y0),
-        y1(min(y0 + G::STAGE_ROWS, tile.pixels / tile.width)),
+        y1(min(y0 + G::STAGE_ROWS, end)),
         width(tile.width),
         whole_rows(tile.width == sizes.W_out),
         plane(static_cast<i64>(sizes.H_out) * sizes.W_out),
@@ -35,12 +38,43 @@ struct StagedRows {
     return reinterpret_cast<float*>(shared.results[threadIdx.x / 128][channel] + at);
   }
 
-  // Starts the copies of all that this warp has staged, which are 16 channels.
-  __device__ __forceinline__ void send(typename G::Shared& shared) const {
+  // Moves what the stage before these rows left over to where it goes on.
+  __device__ __forceinline__ void carry(typename G::Shared& shared) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32,
+              begin = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
+    const int before = G::STAGE_ROWS * width * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int channel = begin + i * 4 + lane / 8, at = lane % 8 * 16;
+      const u64 now = reinterpret_cast<u64>(first + channel * plane);
+      const int left = static_cast<int>(now % 128),
+                from = static_cast<int>((now - before) % 128) + before - left;
+      unsigned char* slot = shared.results[threadIdx.x / 128][channel];
+      if (from < 128 || at >= left || channel >= channels) continue;
+      if (at + 16 <= left) {
+        *reinterpret_cast<uint4*>(slot + at) = *reinterpret_cast<const uint4*>(slot + from + at);
+      } else {
+        for (int j = at; j < left; j += 4)
+          *reinterpret_cast<float*>(slot + j) = *reinterpret_cast<const float*>(slot + from + j);
+      }
+    }
+  }
+
+  // Starts the copies of all that this warp has staged, which are 16 channels. `low`: where what has not left
+  // yet begins in the lane's channel.
+  __device__ __forceinline__ void send(typename G::Shared& shared, int& low, bool begins, bool ends) const {
     const int rows = y1 - y0, lane = static_cast<int>(threadIdx.x) % 32;
     const int begin = static_cast<int>(threadIdx.x) % 128 / 32 * 16, count = min(16, channels - begin);
     if (whole_rows) {
-      if (lane < count) copy(first + (begin + lane) * plane, of(shared, begin + lane), rows * width);
+      if (lane < count) {
+        float* to = first + (begin + lane) * plane;
+        const int at = static_cast<int>(reinterpret_cast<u64>(to) % 128), end = at + rows * width * 4;
+        if (!G::Config::LINES || begins) low = at;
+        const int stop = !G::Config::LINES || ends ? end : end / 128 * 128;
+        if (stop > low)
+          copy(to + (low - at) / 4, of(shared, begin + lane) + (low - at) / 4, (stop - low) / 4);
+        if (end >= 128) low = 0;
+      }
     } else if (W_out % 4 == 0 && width % 4 == 0) {
       for (int i = lane; i < count * rows; i += 32) {
         const int channel = begin + i / rows, row = i % rows;
@@ -101,18 +135,23 @@ struct WarpgroupBlock {
                                           const RunWeights<G>& weights) const {
     const bool all = exact_weights && scale.exact, some = exact_weights && scale.usable;
     const int rows = tile.pixels / tile.width;
+    const int begin = static_cast<int>(threadIdx.x) / 128 * G::OWN_ROWS, end = min(rows, begin + G::OWN_ROWS);
+    int low = 0;
 #pragma unroll 1
-    for (int y0 = static_cast<int>(threadIdx.x) / 128 * G::STAGE_ROWS; y0 < rows;
-         y0 += G::WARPGROUPS * G::STAGE_ROWS) {
-      const StagedRows<G> staged(y, tile, y0, oc0, sizes);
+    for (int y0 = begin; y0 < end; y0 += G::STAGE_ROWS) {
+      const StagedRows<G> staged(y, tile, y0, end, oc0, sizes);
       // A warp's results are its own: it waits for no other.
       bulk_wait_read();
       __syncwarp();
+      if (G::Config::LINES && y0 > begin && staged.whole_rows) {
+        staged.carry(shared);
+        __syncwarp();
+      }
       all_runs(staged, weights, scale.unscale);
       if (!all) repair(tile, staged, scale, some);
       publish_shared();
       __syncwarp();
-      staged.send(shared);
+      staged.send(shared, low, y0 == begin, staged.y1 == end);
     }
   }
 
@@ -203,39 +242,46 @@ struct WarpgroupBlock {
   }
 
   // Computes anew, in plain arithmetic, what meets input that does not bear the tile's scale; all where it
-  // bears none. Half a warp takes one pixel of the warp's 16 channels.
+  // bears none. A lane takes a pixel, of eight of the warp's channels at a time.
   __device__ __forceinline__ void repair(const Conv2dTensorTile<G>& tile, const StagedRows<G>& staged,
                                          const SplitScale& scale, bool some) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, count = (staged.y1 - staged.y0) * staged.width;
-    const int channel = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane % 16;
+    const int begin = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
     const PlainInput<G> pixels = input(tile);
     __syncwarp();
 #pragma unroll 1
     for (int first = 0; first < count; first += 32) {
-      const int own = min(first + lane, count - 1);
-      const bool bad = !some || !pixels.bears(scale, staged.y0 + own / staged.width, own % staged.width);
-      u32 left = __ballot_sync(0xffffffffu, first + lane < count && bad);
+      const int own = min(first + lane, count - 1), y = staged.y0 + own / staged.width,
+                x = own % staged.width;
+      const bool bad = first + lane < count && (!some || !pixels.bears(scale, y, x));
+      if (!__any_sync(0xffffffffu, bad)) continue;
 #pragma unroll 1
-      while (left != 0) {
-        const int one = __ffs(static_cast<int>(left)) - 1;
-        left &= left - 1;
-        const int other = left != 0 ? __ffs(static_cast<int>(left)) - 1 : -1;
-        left &= left - 1;
-        const int mine = lane < 16 ? one : other;
-        if (mine >= 0 && channel < staged.channels) {
-          const int number = first + mine, y = staged.y0 + number / staged.width, x = number % staged.width;
-          staged.of(shared, channel)[number] = epilogue(plain_sum(pixels, channel, y, x), oc0 + channel);
+      for (int eight = begin; eight < begin + 16; eight += 8) {
+        float sums[8];
+        plain_sums(sums, pixels, eight, staged.channels, y, x);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          if (bad && eight + k < staged.channels)
+            staged.of(shared, eight + k)[own] = epilogue(sums[k] + shared.bias[eight + k], oc0 + eight + k);
         }
       }
     }
   }
-  __device__ __forceinline__ float plain_sum(const PlainInput<G>& pixels, int channel, int y, int x) const {
-    const float* from = weight + static_cast<i64>(oc0 + channel) * (G::C_IN * G::TAPS);
-    float sum = 0.0f;
-#pragma unroll 4
-    for (int term = 0; term < G::C_IN * G::TAPS; ++term)
-      sum = fmaf(pixels(term / G::TAPS, term % G::TAPS, y, x), load_readonly<1>(from + term).at[0], sum);
-    return sum + shared.bias[channel];
+  __device__ __forceinline__ void plain_sums(float (&sums)[8], const PlainInput<G>& pixels, int channel,
+                                             int channels, int y, int x) const {
+    constexpr int TERMS = G::C_IN * G::TAPS;
+    const float* from[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      from[k] = weight + static_cast<i64>(oc0 + min(channel + k, channels - 1)) * TERMS;
+      sums[k] = 0.0f;
+    }
+#pragma unroll 2
+    for (int term = 0; term < TERMS; ++term) {
+      const float value = pixels(term / G::TAPS, term % G::TAPS, y, x);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) sums[k] = fmaf(value, load_readonly<1>(from[k] + term).at[0], sums[k]);
+    }
   }
 };
 

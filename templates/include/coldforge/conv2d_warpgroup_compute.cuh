@@ -90,9 +90,9 @@ struct PlainInput {
   }
   __device__ __forceinline__ bool bears(const SplitScale& scale, int y, int x) const {
     bool good = true;
-#pragma unroll 1
+#pragma unroll 2
     for (int term = 0; term < G::C_IN * G::TAPS; ++term)
-      good = good && scale.bears((*this)(term / G::TAPS, term % G::TAPS, y, x));
+      good &= scale.bears((*this)(term / G::TAPS, term % G::TAPS, y, x));
     return good;
   }
 };

@@ -54,6 +54,8 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int R = P::R, S = P::S, TAPS = R * S, C_IN = P::C_in, C_OUT = P::C_out;
   static constexpr int TILE_Y = C::TILE_Y, COLUMNS = C::COLUMNS, STAGE_ROWS = C::STAGE_ROWS, RUN = C::RUN;
   static constexpr int THREADS = C::THREADS, WARPS = THREADS / 32, WARPGROUPS = THREADS / 128;
+  // The rows that four warps compute of a tile.
+  static constexpr int OWN_ROWS = round_up((TILE_Y + WARPGROUPS - 1) / WARPGROUPS, STAGE_ROWS);
   static constexpr bool FETCH_EARLY = C::FETCH_EARLY;
   static constexpr int OC_TILE = 64, OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
