@@ -114,7 +114,8 @@ def matrices() -> dict[str, Twin]:
             archs=("sm_90",),
         ),
         "halves in pairs": Twin(
-            "  const unsigned pair = coldforge::pack_halves(__uint_as_float(coldforge::held(x[t])), __uint_as_float(x[n + t]));\n"
+            "  const float low = __uint_as_float(coldforge::held(x[t])), high = __uint_as_float(x[n + t]);\n"
+            "  const unsigned pair = coldforge::pack_halves(low, high);\n"
             "  y[t] = pair;\n"
             "  y[n + t] = __float_as_uint(coldforge::low_half(x[t] & 0xbfffbfffu));\n"
             "  y[2 * n + t] = __float_as_uint(coldforge::high_half(pair));\n",
