@@ -25,7 +25,8 @@ _PIECES = """
 """
 
 
-# Four warps, each with its rows; columns of the right factor follow at 16 bytes, the second eight terms of the
+# Four warps, each with its rows; columns of the right factor follow at 16 bytes, the second eight terms of
+# the
 # first at a place of their own. Then the results leave by the copy engine.
 _FOUR_WARPS = """
   __shared__ alignas(128) unsigned tile[3 * 128 * 4];
