@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,13 @@ from .chain import active
 from .operator import Operator
 from .steps import PIXELS, EpilogueStep
 
+# What an operation that scales or shifts does to a and b of a * v + b.
+_AFFINE = {
+    "add": "b += double({0});",
+    "sub": "b -= double({0});",
+    "mul": "a *= double({0}); b *= double({0});",
+    "div": "a /= double({0}); b /= double({0});",
+}
 _IDENTIFIER = re.compile(r"\b[A-Za-z_][A-Za-z0-9_]*\b")
 
 
@@ -23,6 +31,9 @@ class EpilogueCode:
         scalars: run-time scalars, read once into ``const float`` members of the same name.
         channels: channel vectors, indexed by ``channel`` where they are used.
         lines: statements on ``float v``, in order.
+        affine: statements on ``double a, b`` for the operations at the front that only scale and shift: they
+            make ``a * v + b`` of v when a starts as 1 and b as 0.
+        rest: the statements of ``lines`` that follow those operations.
         hoisted: (member, expression over the scalars): computed once a call; empty for CUDA.
         reduction: the reduction over the channels that follows ``lines``; empty for none. One over pixels
             has one value to reduce and needs no code.
@@ -35,6 +46,8 @@ class EpilogueCode:
     hoisted: tuple[tuple[str, str], ...] = ()
     reduction: str = ""
     after: EpilogueCode | None = None
+    affine: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
 
 
 def epilogue_code(operator: Operator, language: str, absent: Sequence[str] = ()) -> EpilogueCode:
@@ -60,7 +73,11 @@ def _part(
     parts = [_step(step, first + index, operator, language) for index, step in enumerate(steps)]
     hoisted = tuple(member for _, members in parts for member in members)
     lines = tuple(line for line, _ in parts)
-    return EpilogueCode(tuple(operator.scalars), vectors, lines, hoisted)
+    affine = [_AFFINE[step.op].format(*(_value(value, operator) for _, value in step.arguments))
+              for step in itertools.takewhile(lambda step: step.op in _AFFINE, steps)]
+    return EpilogueCode(
+        tuple(operator.scalars), vectors, lines, hoisted, affine=tuple(affine), rest=lines[len(affine) :]
+    )
 
 
 def _step(

@@ -2,7 +2,7 @@
 // Convolution by matrix products of four warps: a run of pixels of 64 channels.
 #pragma once
 
-#include "coldforge/conv2d_warpgroup_geometry.cuh"
+#include "coldforge/conv2d_warpgroup_gather.cuh"
 
 namespace coldforge {
 
@@ -16,8 +16,8 @@ __device__ __forceinline__ int channel_of(int row) {
 // second unit. Of a pair the one further back in memory comes second.
 template <class G>
 struct RunWeights {
-  u32 pairs[G::PAIRS + 1][2][4];
-  u32 last[2][4];
+  u32 pairs[G::PAIRS + 1][G::PARTS][4];
+  u32 last[G::PARTS][4];
 
   static __host__ __device__ constexpr bool swapped(int pair) {
     return G::offset_of(2 * pair) > G::offset_of(2 * pair + 1);
@@ -29,7 +29,7 @@ struct RunWeights {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
+      for (int part = 0; part < G::PARTS; ++part) {
 #pragma unroll
         for (int pair = 0; pair < G::PAIRS; ++pair) {
           pairs[pair][part][row] = word(shared, part, first_of(pair), row);
@@ -37,9 +37,12 @@ struct RunWeights {
         }
       }
       if constexpr (G::UNITS % 2 == 1) {
-        last[0][row] = last[1][2 + row] = word(shared, 0, G::UNITS - 1, row);
+        last[0][row] = word(shared, 0, G::UNITS - 1, row);
         last[0][2 + row] = 0;
-        last[1][row] = word(shared, 1, G::UNITS - 1, row);
+        if constexpr (G::PARTS == 2) {
+          last[1][row] = word(shared, 1, G::UNITS - 1, row);
+          last[1][2 + row] = last[0][row];
+        }
       }
     }
   }
@@ -50,51 +53,49 @@ struct RunWeights {
   }
 };
 
+// Sums of a run as the matrix instructions hold them: of each eight pixels, two of either channel.
 template <class G>
-using RunSums = float[G::RUN / 2];
+struct RunSums {
+  float high[G::RUN / 2];
+  float cross[G::PARTS == 2 ? G::RUN / 2 : 1];
+};
 
-// Begins all products of the run of pixels from `from` on.
+// Begins a product; `add` is known when the loop around it is unrolled.
 template <class G>
-__device__ __forceinline__ void begin_run(RunSums<G>& high, RunSums<G>& cross, const void* operands,
+__device__ __forceinline__ void multiply(float (&sums)[G::RUN / 2], const u32 (&weights)[4],
+                                         MatrixDescriptor pixels, bool add) {
+  if (add) {
+    multiply_warpgroup<true>(sums, weights, pixels);
+  } else {
+    multiply_warpgroup<false>(sums, weights, pixels);
+  }
+}
+
+// Begins all products of the run of pixels from `from` on. The cross products are summed apart: the tensor
+// cores cut each sum instead of rounding it.
+template <class G>
+__device__ __forceinline__ void begin_run(RunSums<G>& sums, const void* operands,
                                           const RunWeights<G>& weights, int from) {
+  constexpr u32 APART = (G::PARTS - 1) * G::PART_BYTES;
+  const MatrixPlace pixels(static_cast<const uint4*>(operands) + from);
   warpgroup_begin();
 #pragma unroll
   for (int pair = 0; pair < G::PAIRS; ++pair) {
-    const int first = G::offset_of(weights.first_of(pair)),
+    const u32 first = G::offset_of(weights.first_of(pair)),
               apart = G::offset_of(weights.second_of(pair)) - first;
-    const u32 place = static_cast<u32>(from * 16 + first);
-    multiply_warpgroup(high, weights.pairs[pair][0], operands, place, apart, pair > 0);
-    multiply_warpgroup(cross, weights.pairs[pair][1], operands, place, apart, pair > 0);
-    multiply_warpgroup(cross, weights.pairs[pair][0], operands, place + G::PART_BYTES, apart, true);
+    multiply<G>(sums.high, weights.pairs[pair][0], pixels.at(first, apart), pair > 0);
+    if constexpr (G::PARTS == 2) {
+      multiply<G>(sums.cross, weights.pairs[pair][1], pixels.at(first, apart), pair > 0);
+      multiply<G>(sums.cross, weights.pairs[pair][0], pixels.at(first + APART, apart), true);
+    }
   }
   if constexpr (G::UNITS % 2 == 1) {
-    const u32 place = static_cast<u32>(from * 16 + G::offset_of(G::UNITS - 1));
-    multiply_warpgroup(high, weights.last[0], operands, place, G::PART_BYTES, G::PAIRS > 0);
-    multiply_warpgroup(cross, weights.last[1], operands, place, G::PART_BYTES, G::PAIRS > 0);
+    const u32 first = G::offset_of(G::UNITS - 1);
+    multiply<G>(sums.high, weights.last[0], pixels.at(first, APART), G::PAIRS > 0);
+    if constexpr (G::PARTS == 2)
+      multiply<G>(sums.cross, weights.last[1], pixels.at(first, APART), G::PAIRS > 0);
   }
   warpgroup_commit();
 }
-
-// The input of plain arithmetic, from global memory; zero outside of the image.
-template <class G>
-struct PlainInput {
-  const float* sample;
-  const Conv2dSizes& sizes;
-  int iy, ix;  // of the tile's first output
-
-  __device__ __forceinline__ float operator()(int c, int tap, int y, int x) const {
-    const int row = iy + y * G::Problem::stride_h + tap / G::S * G::Problem::dilation_h;
-    const int column = ix + x * G::Problem::stride_w + tap % G::S * G::Problem::dilation_w;
-    if (row < 0 || row >= sizes.H || column < 0 || column >= sizes.W) return 0.0f;
-    return load_readonly<1>(sample + (static_cast<i64>(c) * sizes.H + row) * sizes.W + column).at[0];
-  }
-  __device__ __forceinline__ bool bears(const SplitScale& scale, int y, int x) const {
-    bool good = true;
-#pragma unroll 2
-    for (int term = 0; term < G::C_IN * G::TAPS; ++term)
-      good &= scale.bears((*this)(term / G::TAPS, term % G::TAPS, y, x));
-    return good;
-  }
-};
 
 }  // namespace coldforge

@@ -57,12 +57,9 @@ __device__ __forceinline__ float high_half(u32 pair) {
   return value;
 }
 
-// The same word, of which the compiler does not know how it came to be: it cannot be computed again instead
-// of being kept.
-__device__ __forceinline__ u32 held(u32 word) {
-  asm volatile("" : "+r"(word));
-  return word;
-}
+// The same word, in all lanes, of which no compiler knows how it came to be: it is kept instead of being
+// computed again in every turn of a loop, where registers are scarce.
+__device__ __forceinline__ u32 held(u32 word) { return __shfl_sync(0xffffffffu, word, 0); }
 
 #endif  // __CUDACC__
 

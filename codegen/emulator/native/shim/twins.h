@@ -66,14 +66,27 @@ inline void warpgroup_begin() {}
 inline void warpgroup_commit() {}
 template <int PENDING>
 inline void warpgroup_wait() {}
-inline unsigned long long matrix_descriptor(const void*, unsigned, unsigned) { return 0; }
+struct MatrixDescriptor {
+  const char* base;
+  unsigned apart;
+};
+struct MatrixPlace {
+  const char* base;
 
-template <int SUMS>
-inline void multiply_warpgroup(float (&sum)[SUMS], const unsigned (&a)[4], const void* base, unsigned offset,
-                               unsigned apart, bool add) {
+  explicit MatrixPlace(const void* base) : base(static_cast<const char*>(base)) {}
+  MatrixDescriptor at(unsigned offset, unsigned apart) const { return {base + offset, apart}; }
+};
+
+template <bool ADD, int SUMS>
+inline void multiply_warpgroup(float (&sum)[SUMS], const unsigned (&a)[4], const MatrixDescriptor& b) {
   const coldforge_emulator::MatrixPieces pieces = {{a[0], a[1], a[2], a[3]}, {0, 0}};
-  coldforge_emulator::multiply_in_place({COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces},
-                                        static_cast<const char*>(base) + offset, apart, 2 * SUMS, add, sum);
+  coldforge_emulator::multiply_in_place({COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces}, b.base,
+                                        b.apart, 2 * SUMS, ADD, sum);
+}
+
+template <bool STREAMING>
+inline void store_result(void* to, const uint4& value) {
+  *static_cast<uint4*>(to) = value;
 }
 
 // Like cp.async these arrive when they are waited for and not before.
@@ -82,6 +95,9 @@ inline void bulk_store(void* to, const void* from, unsigned bytes) {
     emulator_copy_async(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, 16, 16);
 }
 inline void bulk_commit() { emulator_copy_commit(); }
-inline void bulk_wait_read() { emulator_copy_wait(0); }
+template <int PENDING>
+inline void bulk_wait_read() {
+  emulator_copy_wait(PENDING);
+}
 
 }  // namespace coldforge
