@@ -67,6 +67,16 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// A barrier of `threads` of the block's threads, whole warps: 1 <= id <= 15, as __syncthreads() is number 0.
+// Those that sync wait for all of them; those that arrive wait for nobody.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 #endif  // __CUDACC__
 
 }  // namespace coldforge

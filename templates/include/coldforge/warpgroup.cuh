@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of four warps together, on Hopper, and copies from shared to global memory by the copy
-// engine. All PTX is here, in names that the emulator has twins of.
+// Matrix products of four warps together, on Hopper. All PTX is here, in names that the emulator has twins
+// of.
 #pragma once
 
+#include "coldforge/copy_engine.cuh"
 #include "coldforge/matrix.cuh"
 
 namespace coldforge {
 
 #if defined(__CUDACC__)
-
-// Ordinary writes to shared memory before it are seen by matrix products and bulk copies that another thread
-// begins after a barrier.
-__device__ __forceinline__ void publish_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 // Stands before the first of some products, and whenever their registers were used otherwise.
 __device__ __forceinline__ void warpgroup_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -93,18 +88,59 @@ __device__ __forceinline__ void multiply_warpgroup(float (&s)[64], const u32 (&a
         "r"(static_cast<u32>(add)));
 }
 
-// Begins a copy of `bytes` bytes, a multiple of 16, as both places are.
-__device__ __forceinline__ void bulk_store(void* to, const void* from, u32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-               "r"(shared_address(from)), "r"(bytes)
-               : "memory");
+// The same for a left factor that lies in shared memory as well: 16 rows and 64 columns as matrix_descriptor
+// describes them, a row of the factor being a column of those.
+__device__ __forceinline__ void multiply_warpgroup(float (&s)[16], const void* a, u32 a_offset, u32 a_apart,
+                                                   const void* base, u32 offset, u32 apart, bool add) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %18, 0; "
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+      "}, %16, %17, add, 1, 1, 0, 0;}"
+      : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]), "+f"(s[7]),
+        "+f"(s[8]), "+f"(s[9]), "+f"(s[10]), "+f"(s[11]), "+f"(s[12]), "+f"(s[13]), "+f"(s[14]), "+f"(s[15])
+      : "l"(matrix_descriptor(a, a_offset, a_apart)), "l"(matrix_descriptor(base, offset, apart)),
+        "r"(static_cast<u32>(add)));
 }
 
-__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void multiply_warpgroup(float (&s)[32], const void* a, u32 a_offset, u32 a_apart,
+                                                   const void* base, u32 offset, u32 apart, bool add) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %34, 0; "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, add, 1, 1, 0, 0;}"
+      : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]), "+f"(s[7]),
+        "+f"(s[8]), "+f"(s[9]), "+f"(s[10]), "+f"(s[11]), "+f"(s[12]), "+f"(s[13]), "+f"(s[14]), "+f"(s[15]),
+        "+f"(s[16]), "+f"(s[17]), "+f"(s[18]), "+f"(s[19]), "+f"(s[20]), "+f"(s[21]), "+f"(s[22]),
+        "+f"(s[23]), "+f"(s[24]), "+f"(s[25]), "+f"(s[26]), "+f"(s[27]), "+f"(s[28]), "+f"(s[29]),
+        "+f"(s[30]), "+f"(s[31])
+      : "l"(matrix_descriptor(a, a_offset, a_apart)), "l"(matrix_descriptor(base, offset, apart)),
+        "r"(static_cast<u32>(add)));
+}
 
-// Waits until all of this thread's committed copies have read what they copy.
-__device__ __forceinline__ void bulk_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+__device__ __forceinline__ void multiply_warpgroup(float (&s)[64], const void* a, u32 a_offset, u32 a_apart,
+                                                   const void* base, u32 offset, u32 apart, bool add) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %66, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+      "%62, %63"
+      "}, %64, %65, add, 1, 1, 0, 0;}"
+      : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]), "+f"(s[7]),
+        "+f"(s[8]), "+f"(s[9]), "+f"(s[10]), "+f"(s[11]), "+f"(s[12]), "+f"(s[13]), "+f"(s[14]), "+f"(s[15]),
+        "+f"(s[16]), "+f"(s[17]), "+f"(s[18]), "+f"(s[19]), "+f"(s[20]), "+f"(s[21]), "+f"(s[22]),
+        "+f"(s[23]), "+f"(s[24]), "+f"(s[25]), "+f"(s[26]), "+f"(s[27]), "+f"(s[28]), "+f"(s[29]),
+        "+f"(s[30]), "+f"(s[31]), "+f"(s[32]), "+f"(s[33]), "+f"(s[34]), "+f"(s[35]), "+f"(s[36]),
+        "+f"(s[37]), "+f"(s[38]), "+f"(s[39]), "+f"(s[40]), "+f"(s[41]), "+f"(s[42]), "+f"(s[43]),
+        "+f"(s[44]), "+f"(s[45]), "+f"(s[46]), "+f"(s[47]), "+f"(s[48]), "+f"(s[49]), "+f"(s[50]),
+        "+f"(s[51]), "+f"(s[52]), "+f"(s[53]), "+f"(s[54]), "+f"(s[55]), "+f"(s[56]), "+f"(s[57]),
+        "+f"(s[58]), "+f"(s[59]), "+f"(s[60]), "+f"(s[61]), "+f"(s[62]), "+f"(s[63])
+      : "l"(matrix_descriptor(a, a_offset, a_apart)), "l"(matrix_descriptor(base, offset, apart)),
+        "r"(static_cast<u32>(add)));
 }
 
 #endif  // __CUDACC__
