@@ -63,13 +63,24 @@ class Subject:
     roots: tuple[str, ...] = ()
 
     @cached_property
+    def classes(self) -> tuple[Problem, ...]:
+        """The problem in each error class whose configs differ, the strictest first."""
+        return classes_of(self.space, self.problem)
+
+    @cached_property
     def configs(self) -> list[Config]:
-        """Every legal config."""
-        return self.space.feasible(self.problem, self.target)
+        """Every config that is legal in any class."""
+        legal = (self.space.feasible(problem, self.target) for problem in self.classes)
+        return list(dict.fromkeys(config for configs in legal for config in configs))
+
+    def problem_of(self, config: Config) -> Problem:
+        """The problem in the strictest class in which a legal config is legal: what it is judged by."""
+        legal = (p for p in self.classes if self.space.check(p, config, self.target) is None)
+        return next(legal, self.problem)
 
     def instantiation(self, config: Config) -> Instantiation:
         """A config, rendered and named."""
-        source = render(self.space, self.problem, config, self.target)
+        source = render(self.space, self.problem, config, self.target)  # the same in every class
         return Instantiation(config, source, instantiation_digest(self.space, source))
 
     @cached_property
@@ -100,6 +111,14 @@ class Subject:
             (config, rows.get((config_text(config), self.digest(config)), frozenset()))
             for config in self.configs
         ]
+
+
+def classes_of(space: Space, problem: Problem) -> tuple[Problem, ...]:
+    """A problem, and where the space's expressions read the class that is asked, also in the class of one
+    rounding of each float to a shorter one."""
+    if problem.precision == "fp32" and space.reads("precision"):
+        return problem, problem.in_class("tf32")
+    return (problem,)
 
 
 def ledger_path(space: Space) -> Path:
