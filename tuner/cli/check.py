@@ -131,8 +131,10 @@ def _report(document: dict[str, Any], as_json: bool) -> None:
 def _work(
     problem: Problem, spaces: Sequence[Space], target: Target, every: bool, one_class: bool
 ) -> list[Any]:
-    """What `check_configs` takes: all legal configs, or a set that covers every pair of values. Each is judged
-    by the problem's error class; without `one_class` by the strictest in which it is legal."""
+    """What `check_configs` takes: all legal configs, or a set that covers every pair of values.
+
+    Each is judged by the problem's error class; without `one_class` by the strictest in which it is legal.
+    """
     from ..check.cases import build_cases
     from ..check.covering import covering
     from ..check.instantiations import classes_of
