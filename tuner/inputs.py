@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..codegen.errors import DeclarationError, InputError
+from .draws import normal, uniform
 from .shapes import shrinkage
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ def _basis(problem: Problem, generator: torch.Generator) -> Tensors:
         if not spec.present:
             continue
         if spec.name not in family:  # may divide: stay away from zero
-            tensors[spec.name] = torch.rand(spec.shape, generator=generator) + 0.5
+            tensors[spec.name] = uniform(spec.shape, generator) + 0.5
             continue
-        value = torch.randn(spec.shape, generator=generator)
+        value = normal(spec.shape, generator)
         filters = index == 1 and len(spec.shape) > 1
         tensors[spec.name] = value / math.sqrt(problem.reduction_length) if filters else value
     return tensors
@@ -90,7 +91,7 @@ def _offset(problem: Problem, tensors: Tensors, generator: torch.Generator) -> N
     """
     data, filters, _ = _roles(problem)
     shape = tensors[data].shape
-    value = torch.rand(shape, generator=generator)
+    value = uniform(shape, generator)
     value += torch.rand(_planes(shape), generator=generator) * 8 - 4
     for axis in range(2 if len(shape) > 2 else 1, len(shape)):
         count = shape[axis]
@@ -107,7 +108,7 @@ def _common_offset(problem: Problem, tensors: Tensors, generator: torch.Generato
     is rounded the same way at each step, so one that is not compensated or summed in pairs drifts off."""
     data = _roles(problem)[0]
     scales, shape = _Scales(problem.dtype.torch), tensors[data].shape
-    value = (torch.rand(shape, generator=generator) * 2 - 1) * scales.spread
+    value = (uniform(shape, generator) * 2 - 1) * scales.spread
     tensors[data] = value + (torch.rand(_planes(shape), generator=generator) * 0.2 + 0.9) * scales.common
 
 
