@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lane holds what of a matrix, as the manual of the instructions says it; products by whole matrices."""
+"""Which lane holds what of a matrix, as the manual of the instructions says it, and whole products."""
 
 from __future__ import annotations
 
