@@ -146,7 +146,8 @@ def subjects(
     for founder in founders(catalogue):
         if founder.family.name in wanted:
             for space in catalogue.spaces(founder, "cuda", template):
-                found.append(_subject(space, founder, folder, tuple(map(str, catalogue.roots[1:]))))
+                problem = _problem(space, founder, catalogue)
+                found.append(_subject(space, problem, folder, tuple(map(str, catalogue.roots[1:]))))
     return found
 
 
@@ -158,14 +159,29 @@ def founders(catalogue: Catalogue) -> list[Operator]:
     return list(first.values())
 
 
-def _subject(space: Space, founder: Operator, folder: Path | None, roots: tuple[str, ...]) -> Subject:
-    workload = WORKLOAD if WORKLOAD in founder.workloads else next(iter(founder.workloads))
-    problem = make_problem(founder, workload)
-    target = cuda_target(ARCH if ARCH in space.archs else space.archs[0])
+def _problem(space: Space, founder: Operator, catalogue: Catalogue) -> Problem:
+    """The founding operator at its workload; for a template whose default is not legal there, the first
+    operator of the family for which it is."""
+    operators = [o for o in catalogue.operators.values() if o.family.name == founder.family.name]
+    problems = []
+    for operator in (founder, *operators):
+        workload = WORKLOAD if WORKLOAD in operator.workloads else next(iter(operator.workloads))
+        problems.append(make_problem(operator, workload))
+    target = _target(space)
+    legal = (p for p in problems if space.check(p, space.default, target) is None)
+    return next(legal, problems[0])
+
+
+def _target(space: Space) -> Target:
+    return cuda_target(ARCH if ARCH in space.archs else space.archs[0])
+
+
+def _subject(space: Space, problem: Problem, folder: Path | None, roots: tuple[str, ...]) -> Subject:
+    target = _target(space)
     about: dict[str, Any] = {
         "template": space.name,
-        "operator": founder.name,
-        "workload": workload,
+        "operator": problem.operator.name,
+        "workload": problem.workload,
         "arch": target.arch,
         "dtype": problem.dtype.name,
         "parameters": [parameter.name for parameter in space.parameters],

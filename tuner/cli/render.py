@@ -52,7 +52,7 @@ def command(
         device = cuda_target(arch or "sm_90")
     else:
         device = cpu_target_for(arch) if arch else cpu_target()
-    space = catalogue.space(declared, device, template)
+    space = catalogue.space(declared, device, template, problem)
     config = space.config(options.parse_settings(settings))
     space.require(problem, config, device)
     source = render(space, problem, config, device)
