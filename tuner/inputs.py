@@ -35,6 +35,8 @@ class _Scales:
         narrow = dtype == torch.float16
         self.tiny, self.large = (1e-2, 1e2) if narrow else (1e-4, 1e4)
         self.small, self.smaller = (1e-1, 1e-2) if narrow else (1e-6, 1e-8)
+        # Below what two 16-bit floats of one scale can hold beside 1.
+        self.smallest = 1e-2 if narrow else 1e-12
         # About what lies 8 of its roundings to either side: 10000 +- 0.01 in fp32.
         self.common = 1e2 if narrow else 1e4
         self.spread = self.common * 8 * torch.finfo(dtype).eps
@@ -154,9 +156,9 @@ def _mixed(problem: Problem, tensors: Tensors, generator: torch.Generator) -> No
 
 
 def _mixed_rows(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
-    """The lower half of each image x 1e-8, one channel x 1e-6, half of the filters x 1e-6."""
+    """The lower half of each image x 1e-12, one channel x 1e-6, half of the filters x 1e-6."""
     scales = _Scales(problem.dtype.torch)
-    _mix(problem, tensors, -2, scales.smaller, scales.small, scales.small)
+    _mix(problem, tensors, -2, scales.smallest, scales.small, scales.small)
 
 
 def _nonfinite(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
