@@ -14,7 +14,7 @@ from .errors import DeclarationError, InputError, UnknownName
 from .family import Family
 from .family_file import load_family
 from .operator import Operator, load_operator, own_operator
-from .problem import Problem, problem_from_parts
+from .problem import Problem, make_problem, problem_from_parts
 from .space import Space
 from .space_file import load_space
 from .target import Target
@@ -124,8 +124,18 @@ class Catalogue:
             )
         return chosen
 
-    def space(self, operator: Operator, target: Target, template: str | None = None) -> Space:
-        """One space for a target: the named template's, else the first that supports the architecture.
+    def space(
+        self,
+        operator: Operator,
+        target: Target,
+        template: str | None = None,
+        problem: Problem | None = None,
+    ) -> Space:
+        """One space for a target: the named template's; else the first that supports the architecture and
+        whose default is legal, or the first of that architecture where there is none.
+
+        Args:
+            problem: where the default has to be legal; the operator's first workload when not given.
 
         Raises:
             UnknownName: no such template, or the architecture is not supported by any.
@@ -142,9 +152,15 @@ class Catalogue:
                     else f", and none at all in {operator.family.folder}"
                 )
             )
-        for space in spaces:
-            if template is not None or target.arch in space.archs:
+        if template is not None:
+            return spaces[0]
+        fitting = [space for space in spaces if target.arch in space.archs]
+        for space in fitting if len(fitting) > 1 else ():
+            at = problem or make_problem(operator, next(iter(operator.workloads)))
+            if space.check(at, space.default, target) is None:
                 return space
+        if fitting:
+            return fitting[0]
         archs = [a for s in spaces for a in s.archs]
         raise UnknownName(f"{target.kind} arch of {operator.name}", target.arch, sorted(set(archs)))
 

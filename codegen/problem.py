@@ -5,14 +5,14 @@ reference."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from . import declare
 from .chain import active, apply_chain, roles_of, shape_after
-from .dtypes import DType, dtype_named
+from .dtypes import DType, dtype_named, precision_named
 from .errors import InputError, ReferenceFailed, UnknownName
 from .expr import Value, evaluate_int
 from .operator import Operator, shape_words
@@ -44,6 +44,7 @@ class Problem:
         absent: optional tensors that are not passed.
         scalars: the run-time scalars' values.
         workload: the workload's name, with ``+`` when fields were overridden.
+        precision: the error class that is asked for; the dtype's own when empty.
     """
 
     operator: Operator
@@ -52,18 +53,21 @@ class Problem:
     absent: tuple[str, ...] = ()
     scalars: Mapping[str, float] = field(default_factory=dict, hash=False)
     workload: str = ""
+    precision: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "precision", precision_named(self.precision or None, self.dtype))
         object.__setattr__(self, "dims", MappingProxyType(dict(self.dims)))
         object.__setattr__(self, "scalars", MappingProxyType(dict(self.scalars)))
 
     @cached_property
     def values(self) -> dict[str, Value]:
         """All names an expression may read: sizes, attribute values, derived values, ``has_<optional>``,
-        dtype_bytes."""
+        dtype_bytes; a space's expressions also precision, the error class's name."""
         family = self.operator.family
         values: dict[str, Value] = dict(self.dims)
         values["dtype_bytes"] = self.dtype.bytes
+        values["precision"] = self.precision
         for name in self.operator.optional_tensors:
             values[f"has_{name}"] = int(name not in self.absent)
         for name, expression in family.derived.items():
@@ -157,11 +161,15 @@ class Problem:
         Raises:
             InputError: the sizes are not legal.
         """
-        return _checked(
-            Problem(
-                self.operator, {**self.dims, **dims}, self.dtype, self.absent, self.scalars, self.workload
-            )
-        )
+        return _checked(replace(self, dims={**self.dims, **dims}))
+
+    def in_class(self, precision: str) -> Problem:
+        """The same problem, of which results of error class ``precision`` are asked.
+
+        Raises:
+            UnknownName: there is no such class.
+        """
+        return replace(self, precision=precision)
 
     def attributes(self) -> dict[str, Any]:
         """The attributes as the reference takes them: pairs as tuples."""
@@ -238,6 +246,7 @@ class Problem:
             "absent": list(self.absent),
             "scalars": dict(self.scalars),
             "workload": self.workload,
+            "precision": self.precision,
         }
 
 
@@ -280,7 +289,7 @@ def make_problem(
 def problem_from_parts(operator: Operator, data: Mapping[str, Any]) -> Problem:
     """The inverse of ``Problem.to_dict`` once the operator was looked up."""
     parts = (dtype_named(data["dtype"]), tuple(data["absent"]), data["scalars"], data["workload"])
-    return _checked(Problem(operator, data["dims"], *parts))
+    return _checked(Problem(operator, data["dims"], *parts, data.get("precision", "")))
 
 
 def _assign(operator: Operator, word: str, value: Any, dims: dict[str, int], absent: list[str]) -> None:

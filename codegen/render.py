@@ -75,9 +75,9 @@ def context_fields(space: Space, problem: Problem, config: Config, target: Targe
 
 
 def _compile_time(space: Space, problem: Problem) -> list[str]:
-    """The derived values that do not read a run-time size: one that does must not get into a source, which is
-    right for every such size."""
-    late = {*problem.operator.family.run_time, *problem.operator.family.abi_sizes}
+    """The derived values that read neither a run-time size nor the error class asked: one that does must not
+    get into a source, which is right for every such size and is of the class that its config makes it."""
+    late = {"precision", *problem.operator.family.run_time, *problem.operator.family.abi_sizes}
     names = []
     for name, expression in space.derived.items():
         if expression.names.isdisjoint(late):

@@ -139,6 +139,12 @@ class Space:
         """``conv2d/direct/cuda``"""
         return f"{self.family}/{self.template}/{self.kind}"
 
+    def reads(self, name: str) -> bool:
+        """Whether some expression of the space reads the value ``name``."""
+        rules = [rule.require for rule in self.constraints]
+        expressions = (*self.derived.values(), *rules, *self.launch_exprs.values())
+        return any(name in expression.names for expression in expressions)
+
     @cached_property
     def by_name(self) -> dict[str, Parameter]:
         """The parameters by name."""

@@ -104,7 +104,7 @@ def _check_size(space: Space, where: str) -> None:
 
 def _check_names(space: Space, values: Iterable[str], where: str) -> None:
     """Refuses a parameter or derived value that hides another value, and a name that nothing has."""
-    known = {*values, *attribute_names(space.kind)}
+    known = {*values, "precision", *attribute_names(space.kind)}
     for name in (*space.by_name, *space.derived):
         if name in known or name in RESERVED:
             raise DeclarationError(f"{where}: the name {name!r} is already taken; name it otherwise")

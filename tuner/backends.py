@@ -26,8 +26,9 @@ from .tools import Job
 
 # What decides a verdict and a time besides the variant itself and its declaration.
 _JUDGING_FILES = (
-    *("inputs.py", "shapes.py", "bound.py", "floor.py", "verify.py", "checks.py", "small_checks.py"),
-    *("large_check.py", "examiner.py", "figures.py", "measure.py", "workbench.py", "devices/*.py"),
+    *("inputs.py", "draws.py", "shapes.py", "bound.py", "floor.py", "verify.py", "checks.py"),
+    *("small_checks.py", "large_check.py", "examiner.py", "figures.py", "measure.py"),
+    *("workbench.py", "devices/*.py"),
 )
 _JUDGING_MODULES = tuple(
     Path(__file__).parents[1] / name

@@ -45,7 +45,7 @@ def bench(
         problem: What is computed.
         target: Where.
         settings: Where state lives, and which compiler torch.compile is given.
-        precision: The error class asked of the frozen kernel; the dtype's own when not given.
+        precision: The error class asked of the frozen kernel; the problem's when not given.
         package: The package that holds the frozen kernel.
         budget_ms: What the interleaved rounds may take together.
         roots: Folders with declarations beside the built-in ones.
@@ -62,7 +62,7 @@ def bench(
     message = {
         "kind": "bench",
         "problem": problem.to_dict(),
-        "precision": precision or problem.dtype.name,
+        "precision": precision or problem.precision,
         "package": package,
         "budget_ms": budget_ms,
         "roots": [str(root) for root in roots],

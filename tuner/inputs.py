@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..codegen.errors import DeclarationError, InputError
+from .draws import normal, uniform
 from .shapes import shrinkage
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class _Scales:
         narrow = dtype == torch.float16
         self.tiny, self.large = (1e-2, 1e2) if narrow else (1e-4, 1e4)
         self.small, self.smaller = (1e-1, 1e-2) if narrow else (1e-6, 1e-8)
+        # Below what two 16-bit floats of one scale can hold beside 1.
+        self.smallest = 1e-2 if narrow else 1e-12
         # About what lies 8 of its roundings to either side: 10000 +- 0.01 in fp32.
         self.common = 1e2 if narrow else 1e4
         self.spread = self.common * 8 * torch.finfo(dtype).eps
@@ -47,9 +50,9 @@ def _basis(problem: Problem, generator: torch.Generator) -> Tensors:
         if not spec.present:
             continue
         if spec.name not in family:  # may divide: stay away from zero
-            tensors[spec.name] = torch.rand(spec.shape, generator=generator) + 0.5
+            tensors[spec.name] = uniform(spec.shape, generator) + 0.5
             continue
-        value = torch.randn(spec.shape, generator=generator)
+        value = normal(spec.shape, generator)
         filters = index == 1 and len(spec.shape) > 1
         tensors[spec.name] = value / math.sqrt(problem.reduction_length) if filters else value
     return tensors
@@ -90,7 +93,7 @@ def _offset(problem: Problem, tensors: Tensors, generator: torch.Generator) -> N
     """
     data, filters, _ = _roles(problem)
     shape = tensors[data].shape
-    value = torch.rand(shape, generator=generator)
+    value = uniform(shape, generator)
     value += torch.rand(_planes(shape), generator=generator) * 8 - 4
     for axis in range(2 if len(shape) > 2 else 1, len(shape)):
         count = shape[axis]
@@ -107,7 +110,7 @@ def _common_offset(problem: Problem, tensors: Tensors, generator: torch.Generato
     is rounded the same way at each step, so one that is not compensated or summed in pairs drifts off."""
     data = _roles(problem)[0]
     scales, shape = _Scales(problem.dtype.torch), tensors[data].shape
-    value = (torch.rand(shape, generator=generator) * 2 - 1) * scales.spread
+    value = (uniform(shape, generator) * 2 - 1) * scales.spread
     tensors[data] = value + (torch.rand(_planes(shape), generator=generator) * 0.2 + 0.9) * scales.common
 
 
@@ -153,9 +156,9 @@ def _mixed(problem: Problem, tensors: Tensors, generator: torch.Generator) -> No
 
 
 def _mixed_rows(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
-    """The lower half of each image x 1e-8, one channel x 1e-6, half of the filters x 1e-6."""
+    """The lower half of each image x 1e-12, one channel x 1e-6, half of the filters x 1e-6."""
     scales = _Scales(problem.dtype.torch)
-    _mix(problem, tensors, -2, scales.smaller, scales.small, scales.small)
+    _mix(problem, tensors, -2, scales.smallest, scales.small, scales.small)
 
 
 def _nonfinite(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:

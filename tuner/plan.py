@@ -44,6 +44,8 @@ class Plan:
     """One study's subject.
 
     Attributes:
+        problem: what is computed; of the error class `precision`, whichever it was of.
+        precision: the error class that every variant must meet, and that the spaces' expressions read.
         spaces: template name -> its space; all templates that support the target, or the one asked for.
         toolchain: how variants are compiled and judged.
     """
@@ -53,6 +55,9 @@ class Plan:
     target: Target
     spaces: dict[str, Space]
     toolchain: Toolchain
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "problem", self.problem.in_class(self.precision))
 
     def config(self, point: Point) -> Config:
         """The point's config as codegen takes it."""
@@ -170,6 +175,7 @@ def plan_study(
     """Resolves the templates of a study.
 
     Args:
+        precision: the error class that every variant must meet.
         template: the only template to tune; all that support the target when not given.
 
     Raises:

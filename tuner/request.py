@@ -112,7 +112,7 @@ def trial_request(
         problem: What it is verified and timed on.
         config: The parameters.
         artifact: The compiled variant.
-        precision: The error class; the dtype's own when not given.
+        precision: The error class; the problem's when not given.
         best_ms: The best time so far.
         roots: Folders with declarations beside the built-in ones.
     """
@@ -123,7 +123,7 @@ def trial_request(
         config=dict(config),
         launch={name: expression.text for name, expression in space.launch_exprs.items()},
         derived={name: expression.text for name, expression in space.derived.items()},
-        precision=precision or problem.dtype.name,
+        precision=precision or problem.precision,
         best_ms=best_ms,
         roots=roots,
         operator_digest=problem.operator.digest,

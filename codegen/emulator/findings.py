@@ -12,6 +12,7 @@ MEANINGS = {
     "write_to_input": "a write to an input",
     "uninitialised": "a read of memory that nobody has written",
     "race": "two accesses that nothing orders",
+    "unpublished": "a write that the copy engine or the tensor cores need not see",
     "divergent_barrier": "threads of one block at different barriers",
     "missed_barrier": "a barrier that some threads of the block never reach",
     "divergent_warp": "lanes of one mask at different warp operations",
@@ -21,6 +22,8 @@ MEANINGS = {
     "crash": "a crash",
 }
 """Every kind of finding."""
+
+COPY_ENGINE = -2
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Actor:
 
     Attributes:
         block: its block; -1 when unknown.
-        thread: its number in the block; -1 when it is not known who it was.
+        thread: its number in the block; -1 when it is not known who it was, COPY_ENGINE when it was that.
         places: where it was, innermost first: what was inlined is followed by where.
     """
 
@@ -57,7 +60,8 @@ class Actor:
     places: tuple[Place, ...] = ()
 
     def __str__(self) -> str:
-        who = f"thread {self.thread}" if self.thread >= 0 else "an unknown thread"
+        others = {COPY_ENGINE: "the copy engine"}
+        who = f"thread {self.thread}" if self.thread >= 0 else others.get(self.thread, "an unknown thread")
         block = f" of block {self.block}" if self.block >= 0 else ""
         at = f" at {self.places[0]}" if self.places else ""
         called = "".join(f", from {place}" for place in self.places[1:])

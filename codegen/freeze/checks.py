@@ -39,6 +39,7 @@ def problem_of(winner: Winner, catalogue: Catalogue) -> Problem:
             "absent": absent,
             "scalars": dict(operator.scalars),
             "workload": winner.workload_name,
+            "precision": winner.precision,
         }
     )
 

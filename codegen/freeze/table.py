@@ -181,7 +181,7 @@ def launch_code(signature: Signature, winner: Winner) -> tuple[list[dict[str, st
     values = signature_values(signature, winner)
     known: dict[str, Value] = {**winner.target["attributes"]}
     known |= {n: v for n, v in values.items() if n not in late}
-    known |= winner.config
+    known |= {**winner.config, "precision": winner.precision}
     computed: list[dict[str, str]] = []
     for name, text in winner.derived.items():
         if depends_on(text, {*late, *(c["name"] for c in computed)}):

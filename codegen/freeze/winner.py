@@ -128,11 +128,13 @@ class Winner:
 
     @property
     def name(self) -> str:
-        """The entry's short unique name: ``<operator>_<workload>_<dtype>_<arch>_<8 of the key's digest>``."""
+        """The entry's short unique name: ``<operator>_<workload>_<dtype>_<arch>_<8 of the key's digest>``; a
+        class that is not the dtype's own stands behind the dtype."""
         arch = self.arch.replace("-", "_")
         workload = self.workload_name.rstrip("+") or "shape"
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:8]
-        return f"{self.operator}_{workload}_{self.dtype}_{arch}_{digest}"
+        of_class = self.dtype if self.precision == self.dtype else f"{self.dtype}_{self.precision}"
+        return f"{self.operator}_{workload}_{of_class}_{arch}_{digest}"
 
 
 def winner_of(

@@ -4,42 +4,15 @@ every order of threads; and nothing found in the kernels as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-import numpy
 import pytest
 from coldforge.codegen.compile import Cache
-from coldforge.codegen.emulator import BUILDS, Emulation, emulate_calls
-from emulator_kernels import BASES, ORDERS, shared_cache, source
+from coldforge.codegen.emulator import BUILDS
+from emulator_kernels import BASES, shared_cache
+from planted_faults import Fault, assert_clean, assert_found, found_in
 
 pytestmark = pytest.mark.build
 
 ALL = ("plain", "asan", "race")
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One change to a kernel.
-
-    Attributes:
-        base: a key of BASES.
-        old: what is replaced, and by `new`.
-        finds: build -> the kinds of finding that will do, of which each order must give one.
-        at: words of the source line that a finding must name.
-        wrong: builds that must at least compute something else than they should.
-    """
-
-    base: str
-    old: str
-    new: str
-    finds: Mapping[str, tuple[str, ...]]
-    at: str = ""
-    wrong: tuple[str, ...] = ()
-
-
-def _in(builds: tuple[str, ...], *kinds: str) -> dict[str, tuple[str, ...]]:
-    return dict.fromkeys(builds, kinds)
 
 
 FAULTS = {
@@ -47,176 +20,199 @@ FAULTS = {
         "stencil",
         "rows[t / 16][t % 8];",
         "rows[t / 16 + 1][t % 8];",
-        _in(("asan",), "index_out_of_bounds"),
+        found_in(("asan",), "index_out_of_bounds"),
         "float sum",
     ),
     "inner index past its row, inside of the array": Fault(
         "stencil",
         "rows[t / 16][t % 8];",
         "rows[t / 32][t % 8 + (t == 1 ? 8 : 0)];",
-        _in(("asan",), "index_out_of_bounds"),
+        found_in(("asan",), "index_out_of_bounds"),
         "float sum",
     ),
     "pointer a little past a static array": Fault(
-        "stencil", "from[2] + rows", "from[3] + rows", _in(("asan", "race"), "out_of_bounds"), "float sum"
+        "stencil",
+        "from[2] + rows",
+        "from[3] + rows",
+        found_in(("asan", "race"), "out_of_bounds"),
+        "float sum",
     ),
     "pointer far past a static array": Fault(
         "stencil",
         "from[2] + rows",
         "from[t == 5 ? 66 : 2] + rows",
-        _in(("asan", "race"), "out_of_bounds"),
+        found_in(("asan", "race"), "out_of_bounds"),
         "float sum",
     ),
     "dynamic shared memory, one past its end": Fault(
         "reduction",
         "sums[t] = v;",
         "sums[t] = v; if (t == 63) sums[t + 1] = v;",
-        _in(ALL, "out_of_bounds"),
+        found_in(ALL, "out_of_bounds"),
     ),
     "missing guard of a read": Fault(
         "stencil",
         "i < n ? args.x[i] : 0.0f;",
         "args.x[i];",
-        _in(("asan", "race"), "out_of_bounds"),
+        found_in(("asan", "race"), "out_of_bounds"),
         "args.x[i]",
     ),
     "missing guard of a write": Fault(
-        "stencil", "if (i < n) args.y[i]", "args.y[i]", _in(ALL, "out_of_bounds")
+        "stencil", "if (i < n) args.y[i]", "args.y[i]", found_in(ALL, "out_of_bounds")
     ),
     "read a megabyte away": Fault(
-        "stencil", "args.x[i] : 0.0f;", "args.x[i + 262144] : 0.0f;", _in(ALL, "out_of_bounds"), "args.x[i"
+        "stencil",
+        "args.x[i] : 0.0f;",
+        "args.x[i + 262144] : 0.0f;",
+        found_in(ALL, "out_of_bounds"),
+        "args.x[i",
     ),
     "missing barrier behind a fill": Fault(
         "stencil",
         "  __syncthreads();\n  const float* from",
         "  const float* from",
-        _in(("race",), "uninitialised", "race"),
+        found_in(("race",), "uninitialised", "race"),
     ),
     "missing barrier behind partial sums": Fault(
         "reduction",
         "  sums[t] = v;\n  __syncthreads();",
         "  sums[t] = v;",
-        _in(("race",), "uninitialised", "race"),
+        found_in(("race",), "uninitialised", "race"),
     ),
     "missing barrier before a flag is read": Fault(
         "reduction",
         "  }\n  __syncthreads();\n  if (last",
         "  }\n  if (last",
-        _in(("race",), "uninitialised", "race"),
+        found_in(("race",), "uninitialised", "race"),
     ),
     "missing barrier behind a background copy": Fault(
         "pipeline",
         "cp_async_wait<1>();\n    __syncthreads();",
         "cp_async_wait<1>();",
-        _in(("race",), "uninitialised", "race"),
+        found_in(("race",), "uninitialised", "race"),
     ),
     "a buffer filled while others still read it": Fault(
-        "pipeline", "    }\n    __syncthreads();\n  }", "    }\n  }", _in(("race",), "race")
+        "pipeline", "    }\n    __syncthreads();\n  }", "    }\n  }", found_in(("race",), "race")
     ),
     "write of an equal value over what another reads": Fault(
         "stencil",
         "  const float sum =",
         "  tile[(t + 9) % T] = args.n < 0 ? 1.0f : tile[(t + 9) % T];\n  const float sum =",
-        _in(("race",), "race"),
+        found_in(("race",), "race"),
         "",
     ),
     "two blocks write one element": Fault(
-        "stencil", "args.y[i] = sum;", "args.y[i % 128] = sum;", _in(("race",), "race"), "args.y[i % 128]"
+        "stencil",
+        "args.y[i] = sum;",
+        "args.y[i % 128] = sum;",
+        found_in(("race",), "race"),
+        "args.y[i % 128]",
     ),
     "barrier in one side of a branch": Fault(
         "stencil",
         "  __syncthreads();\n  if (i",
         "  if (t < 32) __syncthreads();\n  if (i",
-        _in(ALL, "missed_barrier"),
+        found_in(ALL, "missed_barrier"),
         "if (t < 32)",
     ),
     "two barriers in two sides of a branch": Fault(
         "stencil",
         "  __syncthreads();\n  if (i",
         "  if (t < 32) { __syncthreads(); } else { __syncthreads(); }\n  if (i",
-        _in(ALL, "divergent_barrier"),
+        found_in(ALL, "divergent_barrier"),
         "if (t < 32)",
     ),
     "early return before a barrier": Fault(
-        "stencil", "  tile[t + 1] =", "  if (i >= n) return;\n  tile[t + 1] =", _in(ALL, "missed_barrier")
+        "stencil",
+        "  tile[t + 1] =",
+        "  if (i >= n) return;\n  tile[t + 1] =",
+        found_in(ALL, "missed_barrier"),
     ),
     "full-mask shuffle in divergent code": Fault(
-        "reduction", "if (t < 32) {\n", "if (t < 16) {\n", _in(ALL, "deadlock"), "__shfl_xor_sync"
+        "reduction", "if (t < 32) {\n", "if (t < 16) {\n", found_in(ALL, "deadlock"), "__shfl_xor_sync"
     ),
     "lanes at two shuffles": Fault(
         "reduction",
         "v += __shfl_xor_sync(0xffffffffu, v, apart);",
         "v += t % 2 ? __shfl_xor_sync(0xffffffffu, v, apart) : __shfl_xor_sync(0xffffffffu, v, apart);",
-        _in(ALL, "divergent_warp"),
+        found_in(ALL, "divergent_warp"),
         "__shfl_xor_sync",
     ),
     "mask without the calling lane": Fault(
-        "reduction", "0xffffffffu, v", "0x0000ffffu, v", _in(ALL, "divergent_warp"), "__shfl_xor_sync"
+        "reduction", "0xffffffffu, v", "0x0000ffffu, v", found_in(ALL, "divergent_warp"), "__shfl_xor_sync"
     ),
     "missing wait for a background copy": Fault(
         "pipeline",
         "coldforge::cp_async_wait<1>();",
         "",
-        _in(("race",), "uninitialised", "race"),
+        found_in(("race",), "uninitialised", "race"),
         wrong=("plain", "asan"),
     ),
     "wait that leaves one copy too many": Fault(
-        "pipeline", "cp_async_wait<1>", "cp_async_wait<2>", _in(("race",), "race"), wrong=("plain", "asan")
+        "pipeline",
+        "cp_async_wait<1>",
+        "cp_async_wait<2>",
+        found_in(("race",), "race"),
+        wrong=("plain", "asan"),
     ),
     "misaligned vector": Fault(
         "stencil",
         "const float sum = from[0]",
         "const float sum = (*reinterpret_cast<const float4*>(tile + t / 2)).x",
-        _in(("asan",), "misaligned"),
+        found_in(("asan",), "misaligned"),
         "reinterpret_cast",
     ),
     "misaligned background copy": Fault(
         "pipeline",
         "args.x + (inside ? at : 0)",
         "args.x + (inside ? at + 1 : 0)",
-        _in(ALL, "misaligned"),
+        found_in(ALL, "misaligned"),
         "cp_async<16>",
     ),
     "background copy past its source": Fault(
-        "pipeline", "tile < tiles && at < args.n", "tile < tiles", _in(ALL, "out_of_bounds"), "cp_async<16>"
+        "pipeline",
+        "tile < tiles && at < args.n",
+        "tile < tiles",
+        found_in(ALL, "out_of_bounds"),
+        "cp_async<16>",
     ),
     "missing fence before an atomic": Fault(
-        "reduction", "    __threadfence();\n", "", _in(("race",), "race"), "partial["
+        "reduction", "    __threadfence();\n", "", found_in(("race",), "race"), "partial["
     ),
     "missing fence behind an atomic": Fault(
         "reduction",
         "    __threadfence();  // so that what the others wrote is seen\n",
         "",
-        _in(("race",), "race"),
+        found_in(("race",), "race"),
         "partial[b]",
     ),
     "a store after the atomic that announces it": Fault(
         "reduction",
         "last = atomicAdd(counter, 1u) == gridDim.x - 1;",
         "last = atomicAdd(counter, 1u) == gridDim.x - 1; partial[blockIdx.x] = v;",
-        _in(("race",), "race"),
+        found_in(("race",), "race"),
     ),
     "plain counter instead of an atomic one": Fault(
-        "reduction", "atomicAdd(counter, 1u)", "(*counter)++", _in(("race",), "race"), "(*counter)++"
+        "reduction", "atomicAdd(counter, 1u)", "(*counter)++", found_in(("race",), "race"), "(*counter)++"
     ),
     "plain read of what others update atomically": Fault(
         "reduction",
         "last = atomicAdd(counter, 1u)",
         "last = (atomicAdd(counter, 1u), *counter - 1)",
-        _in(("race",), "race"),
+        found_in(("race",), "race"),
     ),
     "a workspace that nobody cleared": Fault(
         "reduction",
         "atomicAdd(counter, 1u)",
         "atomicAdd(counter + 1, 1u)",
-        _in(("race",), "uninitialised"),
+        found_in(("race",), "uninitialised"),
         "counter + 1",
     ),
     "an output that is read before it is written": Fault(
         "stencil",
         "args.y[i] = sum;",
         "args.y[i] += sum;",
-        _in(("race",), "uninitialised"),
+        found_in(("race",), "uninitialised"),
         "args.y[i]",
         wrong=("plain",),
     ),
@@ -224,27 +220,27 @@ FAULTS = {
         "stencil",
         "if (i < n) args.y[i]",
         "if (i == 7) const_cast<float*>(args.x)[0] = 0.0f;\n  if (i < n) args.y[i]",
-        _in(("race",), "write_to_input"),
+        found_in(("race",), "write_to_input"),
         "const_cast",
     ),
     "division by zero": Fault(
         "stencil",
         "first = blockIdx.x * T,",
         "first = blockIdx.x * T / (1 - n / 150),",
-        _in(("plain", "asan"), "undefined"),
+        found_in(("plain", "asan"), "undefined"),
     ),
     "shift by too much": Fault(
         "stencil",
         "first = blockIdx.x * T,",
         "first = blockIdx.x * T << n,",
-        _in(("asan",), "undefined"),
+        found_in(("asan",), "undefined"),
         "<< n",
     ),
     "a loop without end": Fault(
         "stencil",
         "  if (t < 32) rows",
         "  while (*static_cast<const volatile float*>(args.x + 1) != 0.5f) {}\n  if (t < 32) rows",
-        _in(("plain",), "time_limit"),
+        found_in(("plain",), "time_limit"),
         "while (",
     ),
 }
@@ -255,34 +251,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
     return shared_cache(tmp_path_factory)
 
 
-def _run(base: str, text: str, build: str, cache: Cache) -> list[Emulation]:
-    calls = [BASES[base].call(order) for order in ORDERS]
-    return emulate_calls(source(text, base), calls, build=build, cache=cache)
-
-
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("base", BASES)
 def test_nothing_is_found_in_a_good_kernel(base: str, build: str, cache: Cache) -> None:
-    for result in _run(base, BASES[base].text, build, cache):
-        assert result.findings == ()
-        numpy.testing.assert_array_equal(result.outputs["y"], BASES[base].expected)
+    assert_clean(base, BASES[base], build, cache)
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_in_every_order(name: str, cache: Cache) -> None:
-    fault = FAULTS[name]
-    base = BASES[fault.base]
-    assert base.text.count(fault.old) == 1, "the fault cannot be planted"
-    text = base.text.replace(fault.old, fault.new)
-    lines = source(text).text.splitlines()
-    for build in dict.fromkeys((*fault.finds, *fault.wrong)):
-        for order, result in zip(ORDERS, _run(fault.base, text, build, cache), strict=True):
-            where = f"{build}, {order}: {[str(finding) for finding in result.findings]}"
-            if build in fault.wrong:
-                assert not numpy.array_equal(result.outputs["y"], base.expected), where
-                continue
-            found = [finding for finding in result.findings if finding.kind in fault.finds[build]]
-            assert found, where
-            actors = [a for finding in found for a in (finding.actor, finding.other) if a is not None]
-            named = [lines[place.rendered_line - 1] for actor in actors for place in actor.places]
-            assert fault.at == "" or any(fault.at in line for line in named), (where, named)
+    assert_found(FAULTS[name], BASES[FAULTS[name].base], cache)

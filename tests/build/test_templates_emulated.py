@@ -23,9 +23,8 @@ PARTS = 4
 
 
 @functools.cache
-def _cases(name: str) -> tuple[Case, ...]:
-    problem = SUBJECTS[name].problem
-    return build_cases(problem, problem.dtype.name)
+def _cases(name: str, precision: str = "fp32") -> tuple[Case, ...]:
+    return build_cases(SUBJECTS[name].problem.in_class(precision), precision)
 
 
 def _plane(problem: Problem) -> tuple[tuple[str, int], ...]:
@@ -42,7 +41,12 @@ def test_a_covering_set_is_right_and_clean(
     subject, cache = SUBJECTS[name], shared_cache(tmp_path_factory)
     mine = covering_set(name)[part::PARTS]
     assert mine
-    found = [check_config(subject.space, config, subject.target, _cases(name), cache) for config in mine]
+    found = [
+        check_config(
+            subject.space, config, subject.target, _cases(name, subject.problem_of(config).precision), cache
+        )
+        for config in mine
+    ]
     assert [line for checked in found for line in faults(checked)] == []
 
 

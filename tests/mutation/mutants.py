@@ -17,6 +17,7 @@ from coldforge.codegen import render
 from coldforge.codegen.atomic import write_text
 from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue
 from coldforge.codegen.compile import Cache
+from coldforge.codegen.errors import ColdforgeError
 from coldforge.codegen.problem import Problem, make_problem
 from coldforge.codegen.space import Config, Space
 from coldforge.codegen.target import cuda_target
@@ -196,22 +197,38 @@ class Tree:
         space, config, _, cases = self._prepare(exercise)
         return check_config(space, config, TARGET, cases, self.cache).faults
 
+    def _chosen(self, exercise: Exercise) -> tuple[Space, Config, Problem]:
+        operator = self._catalogue.operator(exercise.operator)
+        problem = make_problem(operator, "small", exercise.shape, exercise.dtype)
+        space = self._catalogue.space(operator, TARGET, exercise.template)
+        config = space.config({**space.default, **exercise.config})
+        space.require(problem, config, TARGET)
+        return space, config, problem
+
+    def _text(self, exercise: Exercise) -> str:
+        """What is rendered for it now; empty for a kernel of its own, or if that fails."""
+        if exercise.kernel:
+            return ""
+        space, config, problem = self._chosen(exercise)
+        try:
+            return render.render(space, problem, config, TARGET).text
+        except ColdforgeError as error:
+            return str(error)
+
     def _prepare(self, exercise: Exercise) -> tuple[Space, Config, Problem, tuple[Case, ...]]:
         if exercise.name not in self._prepared:
-            operator = self._catalogue.operator(exercise.operator)
-            problem = make_problem(operator, "small", exercise.shape, exercise.dtype)
-            space = self._catalogue.space(operator, TARGET, exercise.template)
-            config = space.config({**space.default, **exercise.config})
-            space.require(problem, config, TARGET)
-            cases = build_cases(problem, exercise.dtype)
-            self._prepared[exercise.name] = (space, config, problem, cases)
+            space, config, problem = self._chosen(exercise)
+            self._prepared[exercise.name] = (space, config, problem, build_cases(problem, exercise.dtype))
         return self._prepared[exercise.name]
 
     def judge(self, mutation: Mutation, exercises: Sequence[Exercise]) -> Result:
         """Runs a mutation on one exercise after the other, to the first that catches it."""
         refused = ""
+        before = {exercise.name: self._text(exercise) for exercise in exercises}
         with self.mutated(mutation):
             for exercise in exercises:
+                if not exercise.kernel and self._text(exercise) == before[exercise.name]:
+                    continue  # another template's
                 faults = self.faults(exercise)
                 seen = [fault for fault in faults if fault.cause != "compile_error"]
                 if seen:

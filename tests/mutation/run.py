@@ -4,6 +4,7 @@
     python tests/mutation/run.py --jobs 2 --out benchmarks/results/emulator_mutations.json
     python tests/mutation/run.py --only arrival    # those whose name has the word
     python tests/mutation/run.py --keep --out ...  # goes on: what the file has and the list wants is kept
+    python tests/mutation/run.py --keep --out ... --only conv2d_tensor --again  # those anew; the rest is kept
 
 Each mutation of mutations.yaml changes one line of a template or header, in a copy of the templates. What is
 rendered from the copy is executed in the emulator as `coldforge check` executes it. The exercises that the
@@ -111,7 +112,8 @@ def run_all(
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         context = multiprocessing.get_context("spawn")
         with context.Pool(jobs, _start, (folder,)) as pool:
-            for name, faults in pool.imap(_faults, exercises.values() if unchanged else []):
+            named = {name for mutation in mutations for name in mutation.run} if unchanged else set()
+            for name, faults in pool.imap(_faults, (exercises[name] for name in sorted(named))):
                 yield from (f"exercise {name}, nothing changed: {fault}" for fault in faults[:3])
             yield from pool.imap(_judge, [(m, ordered(m, exercises)) for m in mutations])
 
@@ -151,6 +153,8 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="mutations whose name has this word")
+    parser.add_argument("--without", help="no mutations whose name has this word")
+    parser.add_argument("--again", action="store_true", help="also those that the file has, with --keep")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--no-baseline", action="store_true", help="leave the unchanged templates out")
     parser.add_argument("--out", type=Path, help="write the results here")
@@ -158,13 +162,19 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def wanted(mutation: Mutation, options: argparse.Namespace) -> bool:
+    """Whether the options choose it."""
+    return options.only in mutation.name and not (options.without and options.without in mutation.name)
+
+
 def main() -> int:
     """Runs, prints and writes; 1 when a result contradicts the list."""
     options = _options()
     exercises, mutations = mutants.load()
-    mutations = [mutation for mutation in mutations if options.only in mutation.name]
+    chosen = [mutation for mutation in mutations if wanted(mutation, options)]
     results, seconds = kept(options.out, mutations) if options.keep else ({}, 0.0)
-    waiting = [mutation for mutation in mutations if mutation.name not in results]
+    waiting = [mutation for mutation in chosen if options.again or mutation.name not in results]
+    mutations = mutations if options.keep else chosen
     started, wrong = time.perf_counter() - seconds, []
     for result in run_all(exercises, waiting, options.jobs, not options.no_baseline):
         if isinstance(result, str):

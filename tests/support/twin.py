@@ -40,6 +40,7 @@ class Twin:
             but for the payload of a NaN, which no standard fixes.
         atol: how much they may differ by in any case.
         archs: the only architectures that it can be compiled for; none: all.
+        expected: what the output must be, where that is said in other words than the kernel's.
     """
 
     body: str
@@ -54,6 +55,7 @@ class Twin:
     ulps: int = 0
     atol: float = 0.0
     archs: tuple[str, ...] = ()
+    expected: torch.Tensor | None = None
 
     @property
     def source(self) -> KernelSource:

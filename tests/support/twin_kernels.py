@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+import twin_engine
 import twin_matrices
 import twin_numbers
 from twin import Twin, integers, rows
@@ -281,4 +282,5 @@ def twins() -> Mapping[str, Twin]:
         **twin_numbers.arithmetic(),
         **twin_numbers.conversions(),
         **twin_matrices.matrices(),
+        **twin_engine.engine(),
     }

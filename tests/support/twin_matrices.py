@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 from twin import THREADS, Twin, ints
+from twin_layouts import in_units, left_factor, right_factor, sums_of, whole
 
 _INCLUDES = '#include "coldforge/matrix.cuh"'
 _TILE = """
@@ -26,8 +27,7 @@ _PIECES = """
 
 
 # Four warps, each with its rows; columns of the right factor follow at 16 bytes, the second eight terms of
-# the
-# first at a place of their own. Then the results leave by the copy engine.
+# the first at a place of their own. Then the results leave by the copy engine.
 _FOUR_WARPS = """
   __shared__ alignas(128) unsigned tile[3 * 128 * 4];
   for (int i = t; i < 3 * 128 * 4; i += 128) tile[i] = x[i];
@@ -57,6 +57,36 @@ _FOUR_WARPS = """
   }
   if (coldforge::matrix_descriptor(tile, 0, 16) == 1) y[0] = 1.0f;
 """
+# The same with the left factor in memory: 64 columns of 16 terms from byte 32 on, then others.
+_IN_MEMORY = """
+  __shared__ alignas(128) unsigned tile[3 * 128 * 4];
+  for (int i = t; i < 3 * 128 * 4; i += 128) tile[i] = x[i];
+  coldforge::publish_shared();
+  __syncthreads();
+  float small[16], middle[32], large[64];
+  for (int i = 0; i < 64; ++i) small[i % 16] = middle[i % 32] = large[i] = 7.0f;
+  coldforge::warpgroup_begin();
+  coldforge::multiply_warpgroup(small, tile, 32, 70 * 16, tile, 48, 130 * 16, false);
+  coldforge::warpgroup_commit();
+  coldforge::multiply_warpgroup(middle, tile, 0, 64 * 16, tile, 16, 129 * 16, false);
+  coldforge::multiply_warpgroup(middle, tile, 160, 200 * 16, tile, 0, 64 * 16, true);
+  coldforge::warpgroup_commit();
+  coldforge::warpgroup_wait<1>();
+  for (int i = 0; i < 16; ++i) y[i * n + t] = small[i];
+  coldforge::warpgroup_begin();
+  coldforge::multiply_warpgroup(large, tile, 128, 65 * 16, tile, 0, 128 * 16, true);
+  coldforge::warpgroup_commit();
+  coldforge::warpgroup_wait<0>();
+  for (int i = 0; i < 32; ++i) y[(16 + i) * n + t] = middle[i];
+  for (int i = 0; i < 64; ++i) y[(48 + i) * n + t] = large[i];
+"""
+_STORED = """
+  __shared__ alignas(16) unsigned tile[2][32][4];
+  const unsigned part[4] = {x[t], x[n + t], x[2 * n + t], x[3 * n + t]};
+  coldforge::store_matrices(&tile[threadIdx.x / 32][0][0], static_cast<unsigned>((lane ^ 5) * 16), part);
+  __syncwarp();
+  for (int i = 0; i < 4; ++i) y[t * 4 + i] = tile[threadIdx.x / 32][lane][i];
+"""
 
 
 def _pieces(halves: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
@@ -64,12 +94,62 @@ def _pieces(halves: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
     return torch.cat([halves.contiguous().view(torch.int32), sums.contiguous().view(torch.int32)], dim=1)
 
 
+def _loaded(words: torch.Tensor) -> torch.Tensor:
+    """What load_matrices gives in the order of lanes that its twin has: [4, 64]."""
+    rows, lane = words.view(2, 32, 4), torch.arange(32)
+    parts = [rows[:, (8 * i + lane // 4) ^ 5, lane % 4].reshape(-1) for i in range(4)]
+    return torch.stack(parts)
+
+
+def _stored(words: torch.Tensor) -> torch.Tensor:
+    """The inverse."""
+    tile = torch.zeros(2, 32, 4, dtype=torch.int32)
+    lane = torch.arange(32)
+    for i in range(4):
+        tile[:, (8 * i + lane // 4) ^ 5, lane % 4] = words.view(4, 2, 32)[i]
+    return tile.reshape(-1)
+
+
+def _products(halves: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """[8, 64]: of 16 terms, then of their first eight."""
+    found = []
+    for own, sums in zip(halves.view(2, 32, 12), start.view(2, 32, 4), strict=True):
+        left, right = left_factor(own[:, :8]), right_factor(own[:, 8:])
+        both = [left @ right, left[:, :8] @ right[:8]]
+        found.append(torch.cat([sums_of(whole(sums) + each) for each in both], dim=1).T)
+    return torch.cat(found, dim=1).float()
+
+
+def _by_lanes(*products: torch.Tensor) -> torch.Tensor:
+    """[64, columns] each -> [128, sums] of all."""
+    of_warps = [torch.cat([sums_of(each) for each in product.split(16)]) for product in products]
+    return torch.cat(of_warps, dim=1).float()
+
+
+def _four_warps(halves: torch.Tensor) -> torch.Tensor:
+    units = halves[: 3 * 128 * 8].view(-1, 8)
+    left = torch.cat([left_factor(own) for own in halves[3 * 128 * 8 :].view(4, 32, 8)])
+    middle = left @ in_units(units, 1, 129, 64) + left @ in_units(units, 0, 64, 64)
+    return _by_lanes(left @ in_units(units, 3, 130, 32), middle, 7 + left @ in_units(units, 0, 128, 128))
+
+
+def _in_memory(halves: torch.Tensor) -> torch.Tensor:
+    units = halves[: 3 * 128 * 8].view(-1, 8)
+
+    def left(first: int, apart: int) -> torch.Tensor:
+        return in_units(units, first, apart, 64).T
+
+    middle = left(0, 64) @ in_units(units, 1, 129, 64) + left(10, 200) @ in_units(units, 0, 64, 64)
+    large = 7 + left(8, 65) @ in_units(units, 0, 128, 128)
+    return _by_lanes(left(2, 70) @ in_units(units, 3, 130, 32), middle, large)
+
+
 def matrices() -> dict[str, Twin]:
     """By name."""
     generator = torch.Generator().manual_seed(11)
     words = torch.arange(THREADS * 4, dtype=torch.int32) * -1640531527
     # Small whole numbers: whatever the order, every sum is exact.
-    whole = torch.randint(-60, 61, (THREADS, 12), generator=generator).half()
+    numbers = torch.randint(-60, 61, (THREADS, 12), generator=generator).half()
     start = torch.randint(-1000, 1000, (THREADS, 4), generator=generator).float()
     some = torch.randn(THREADS, 12, generator=generator).half()
     limits = torch.tensor(
@@ -89,9 +169,28 @@ def matrices() -> dict[str, Twin]:
             "unsigned",
             "unsigned",
             includes=_INCLUDES,
+            expected=_loaded(words),
+        ),
+        "matrices to shared memory": Twin(
+            _STORED,
+            words,
+            torch.zeros(4 * THREADS, dtype=torch.int32),
+            THREADS,
+            "unsigned",
+            "unsigned",
+            includes=_INCLUDES,
+            archs=("sm_90", "sm_100", "sm_120"),
+            expected=_stored(words),
         ),
         "products of whole numbers": Twin(
-            _PIECES, _pieces(whole, start), products, THREADS, "unsigned", "float", includes=_INCLUDES
+            _PIECES,
+            _pieces(numbers, start),
+            products,
+            THREADS,
+            "unsigned",
+            "float",
+            includes=_INCLUDES,
+            expected=_products(numbers, start),
         ),
         "products of halves": Twin(
             _PIECES,
@@ -102,6 +201,7 @@ def matrices() -> dict[str, Twin]:
             "float",
             includes=_INCLUDES,
             atol=4e-6,
+            expected=_products(some, torch.zeros(THREADS, 4)),
         ),
         "products of four warps": Twin(
             _FOUR_WARPS,
@@ -113,6 +213,19 @@ def matrices() -> dict[str, Twin]:
             includes='// for sm_90a\n#include "coldforge/warpgroup.cuh"',
             block=128,
             archs=("sm_90",),
+            expected=_four_warps(factors).view(128, 28, 4).permute(1, 0, 2),
+        ),
+        "products of four warps, both factors in memory": Twin(
+            _IN_MEMORY,
+            factors.view(torch.int32),
+            torch.zeros(112, 128),
+            128,
+            "unsigned",
+            "float",
+            includes='// for sm_90a\n#include "coldforge/warpgroup.cuh"',
+            block=128,
+            archs=("sm_90",),
+            expected=_in_memory(factors).T,
         ),
         "halves in pairs": Twin(
             "  const float low = __uint_as_float(coldforge::held(x[t])), high = __uint_as_float(x[n + t]);\n"

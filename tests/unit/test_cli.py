@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from coldforge.codegen.catalogue import catalogue
+from coldforge.tuner.check.instantiations import MOST_CONFIGS, founders
 from coldforge.tuner.cli import COMMANDS, run
 
 OP = "conv2d_divide_leaky_relu"
@@ -18,7 +20,14 @@ def test_list_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"seed", "small"} <= set(rows[OP]["workloads"])
     cuda = rows[OP]["targets"]["cuda"]
     assert "direct" in cuda["templates"]
-    assert 2000 <= cuda["feasible_configs"] <= 6000
+    by_template = cuda["feasible_by_template"]
+    assert set(by_template) == set(cuda["templates"])
+    assert sum(by_template.values()) == cuda["feasible_configs"]
+    assert by_template["direct"] >= 2000
+    for founder in founders(catalogue()):  # whose configs are all executed
+        for described in rows[founder.name]["targets"].values():
+            for template, configs in described["feasible_by_template"].items():
+                assert configs <= MOST_CONFIGS, (founder.name, template)
     assert rows[OP]["targets"]["cpu"]["feasible_configs"] >= 100
 
 

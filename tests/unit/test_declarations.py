@@ -132,7 +132,7 @@ def test_every_name_of_pytorchs_modules_is_known() -> None:
         ("reference: conv2d", "reference: conv9d", "no function 'conv9d'"),
         ("sizes: [N, C_in,", "sizes: [N, N,", "stands twice"),
         ("default: 1, min: 1}\n  padding", "default: 0, min: 1}\n  padding", "not a whole number from 1"),
-        ("groups={groups} is", "groups={gruops} is", "unknown name 'gruops'"),
+        ("groups={groups} does", "groups={gruops} does", "unknown name 'gruops'"),
         ("kernel_size: [R, S]", "kernel_size: [R, Q]", "names 'Q'"),
         ("channel_dim: 1", "channel_dim: 4", "no dimension of the output"),
         (

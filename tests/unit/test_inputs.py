@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import torch
 from coldforge.codegen.catalogue import Catalogue, catalogue
 from coldforge.codegen.errors import DeclarationError, InputError
 from coldforge.codegen.problem import Problem, make_problem
+from coldforge.tuner import draws
+from coldforge.tuner.draws import normal, uniform
 from coldforge.tuner.inputs import KINDS, draw, ragged_kinds, workload_kinds
 from coldforge.tuner.shapes import describe, ragged_problems, smallest
 from own_family import NAME, write_family
@@ -35,6 +38,26 @@ def test_draws_repeat_and_follow_the_seed(kind: str) -> None:
 
 def test_an_absent_bias_is_not_drawn() -> None:
     assert list(draw(problem_at(bias=0), "normal")) == ["x", "weight"]
+
+
+@pytest.mark.parametrize("draw_numbers", [normal, uniform])
+def test_large_draws_come_in_portions(
+    draw_numbers: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draws, "PORTION", 1000)
+
+    def drawn(seed: int, count: int) -> torch.Tensor:
+        return draw_numbers((count,), torch.Generator().manual_seed(seed))
+
+    whole = drawn(1, 4500)
+    monkeypatch.setattr(draws.os, "cpu_count", lambda: 1)
+    assert torch.equal(drawn(1, 4500), whole)
+    assert not torch.equal(drawn(2, 4500), whole)
+    portions = whole.split(1000)
+    assert not any(torch.equal(portions[0], other) for other in portions[1:4])
+    assert torch.equal(drawn(1, 1000), drawn(1, 1000))
+    plain = torch.empty(1000).normal_ if draw_numbers is normal else torch.empty(1000).uniform_
+    assert torch.equal(drawn(1, 1000), plain(generator=torch.Generator().manual_seed(1)))
 
 
 def test_unknown_kind() -> None:

@@ -126,9 +126,15 @@ def _emulated(
 ) -> Generator[tuple[Instantiation, Checked]]:
     """In the emulator, as many at once as there are jobs: compilers and kernels are processes of their own,
     so threads are enough; leaving early kills them."""
-    cases = build_cases(subject.problem, subject.problem.dtype.name)
+    cases: dict[str, tuple[Case, ...]] = {}
     running: dict[Future[Checked], Instantiation] = {}
     leash = Leash()
+
+    def cases_of(one: Instantiation) -> tuple[Case, ...]:
+        problem = subject.problem_of(one.config)
+        if problem.precision not in cases:
+            cases[problem.precision] = build_cases(problem, problem.precision)
+        return cases[problem.precision]
 
     def finished() -> list[tuple[Instantiation, Checked]]:
         done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -140,7 +146,7 @@ def _emulated(
     ):
         try:
             for one in todo:
-                job = pool.submit(_emulate_one, subject, one, cases, cache)
+                job = pool.submit(_emulate_one, subject, one, cases_of(one), cache)
                 running[job] = one
                 if len(running) >= settings.jobs:
                     yield from finished()

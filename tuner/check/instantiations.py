@@ -63,13 +63,24 @@ class Subject:
     roots: tuple[str, ...] = ()
 
     @cached_property
+    def classes(self) -> tuple[Problem, ...]:
+        """The problem in each error class whose configs differ, the strictest first."""
+        return classes_of(self.space, self.problem)
+
+    @cached_property
     def configs(self) -> list[Config]:
-        """Every legal config."""
-        return self.space.feasible(self.problem, self.target)
+        """Every config that is legal in any class."""
+        legal = (self.space.feasible(problem, self.target) for problem in self.classes)
+        return list(dict.fromkeys(config for configs in legal for config in configs))
+
+    def problem_of(self, config: Config) -> Problem:
+        """The problem in the strictest class in which a legal config is legal: what it is judged by."""
+        legal = (p for p in self.classes if self.space.check(p, config, self.target) is None)
+        return next(legal, self.problem)
 
     def instantiation(self, config: Config) -> Instantiation:
         """A config, rendered and named."""
-        source = render(self.space, self.problem, config, self.target)
+        source = render(self.space, self.problem, config, self.target)  # the same in every class
         return Instantiation(config, source, instantiation_digest(self.space, source))
 
     @cached_property
@@ -102,6 +113,14 @@ class Subject:
         ]
 
 
+def classes_of(space: Space, problem: Problem) -> tuple[Problem, ...]:
+    """A problem, and where the space's expressions read the class that is asked, also in the class of one
+    rounding of each float to a shorter one."""
+    if problem.precision == "fp32" and space.reads("precision"):
+        return problem, problem.in_class("tf32")
+    return (problem,)
+
+
 def ledger_path(space: Space) -> Path:
     """Where a space's ledger is kept: beside it."""
     return space.file.parent / f"ledger.{space.template}.{space.kind}.jsonl"
@@ -127,7 +146,8 @@ def subjects(
     for founder in founders(catalogue):
         if founder.family.name in wanted:
             for space in catalogue.spaces(founder, "cuda", template):
-                found.append(_subject(space, founder, folder, tuple(map(str, catalogue.roots[1:]))))
+                problem = _problem(space, founder, catalogue)
+                found.append(_subject(space, problem, folder, tuple(map(str, catalogue.roots[1:]))))
     return found
 
 
@@ -139,14 +159,29 @@ def founders(catalogue: Catalogue) -> list[Operator]:
     return list(first.values())
 
 
-def _subject(space: Space, founder: Operator, folder: Path | None, roots: tuple[str, ...]) -> Subject:
-    workload = WORKLOAD if WORKLOAD in founder.workloads else next(iter(founder.workloads))
-    problem = make_problem(founder, workload)
-    target = cuda_target(ARCH if ARCH in space.archs else space.archs[0])
+def _problem(space: Space, founder: Operator, catalogue: Catalogue) -> Problem:
+    """The founding operator at its workload; for a template whose default is not legal there, the first
+    operator of the family for which it is."""
+    operators = [o for o in catalogue.operators.values() if o.family.name == founder.family.name]
+    problems = []
+    for operator in (founder, *operators):
+        workload = WORKLOAD if WORKLOAD in operator.workloads else next(iter(operator.workloads))
+        problems.append(make_problem(operator, workload))
+    target = _target(space)
+    legal = (p for p in problems if space.check(p, space.default, target) is None)
+    return next(legal, problems[0])
+
+
+def _target(space: Space) -> Target:
+    return cuda_target(ARCH if ARCH in space.archs else space.archs[0])
+
+
+def _subject(space: Space, problem: Problem, folder: Path | None, roots: tuple[str, ...]) -> Subject:
+    target = _target(space)
     about: dict[str, Any] = {
         "template": space.name,
-        "operator": founder.name,
-        "workload": workload,
+        "operator": problem.operator.name,
+        "workload": problem.workload,
         "arch": target.arch,
         "dtype": problem.dtype.name,
         "parameters": [parameter.name for parameter in space.parameters],

@@ -59,7 +59,7 @@ def execute_on_gpu(
             f"{subject.space.name}: its instantiations are for {subject.target.arch}, this GPU is {gpu.arch}"
         )
     # The worker's study is of a small shape: the checks of that are all that is wanted.
-    small = max(ragged_problems(subject.problem), key=elements)
+    shapes = {p.precision: max(ragged_problems(p), key=elements) for p in subject.classes}
     with WorkerClient(gpu, settings) as client, closing(_compiled(subject, todo, settings)) as ready:
         for compiled in ready:
             started = time.perf_counter()
@@ -67,6 +67,7 @@ def execute_on_gpu(
             if isinstance(compiled.result, CompileError):
                 faults = (refused(compiled.result, one.source, subject.space, gpu.device),)
             else:
+                small = shapes[subject.problem_of(one.config).precision]
                 request = trial_request(
                     subject.space, small, one.config, compiled.result, roots=subject.roots
                 )

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from ...codegen.dtypes import precision_named
 from ...codegen.errors import ColdforgeError, InputError
 from ...codegen.settings import load_settings
 from ...codegen.target import detect
@@ -26,7 +25,7 @@ from .output import print_json
 @options.workload_option
 @options.shape_option
 @options.dtype_option
-@click.option("--precision", metavar="P", help="Error class of the frozen kernel [default: the dtype's own].")
+@options.precision_option
 @click.option("--package", metavar="NAME", help="A package of `freeze --package`, not generated/.")
 @click.option("--out", metavar="DIR", help="The folder that holds NAME [default: it is on PYTHONPATH].")
 @options.templates_option
@@ -55,7 +54,7 @@ def command(
     catalogue = options.catalogue_for(operator, templates)
     declared = catalogue.operator(operator)
     device = detect(target)
-    problem = options.problem_from_options(declared, device.kind, workload, shape, dtype)
+    problem = options.problem_from_options(declared, device.kind, workload, shape, dtype, precision)
     settings = load_settings()
     console = Console(stderr=True)
     with console.status(f"timing {operator} on {device.device}: frozen, eager, compile"):
@@ -63,7 +62,7 @@ def command(
             problem,
             device,
             settings,
-            precision=precision_named(precision, problem.dtype),
+            precision=problem.precision,
             package=_importable(package, out),
             roots=catalogue.roots[1:],
         )

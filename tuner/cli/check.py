@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ...codegen.operator import Operator
     from ...codegen.problem import Problem
-    from ...codegen.space import Space
+    from ...codegen.space import Config, Space
     from ...codegen.target import Target
     from ..check.run import Checked
 
@@ -53,6 +53,9 @@ SHOWN_PER_CAUSE = 3
 @options.workload_option
 @options.shape_option
 @options.dtype_option
+@click.option(
+    "--precision", metavar="P", help="Error class to judge by [default: each that makes other configs legal]."
+)
 @options.templates_option
 @options.json_option
 @click.pass_context
@@ -68,6 +71,7 @@ def command(
     workload: str | None,
     shape: str | None,
     dtype: str,
+    precision: str | None,
     templates: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -90,7 +94,7 @@ def command(
     )
     declared = [catalogue.operator(operator)] if operator else founders(catalogue)
     if ledger:
-        _refuse(context, "arch", "workload", "shape", "dtype")
+        _refuse(context, "arch", "workload", "shape", "dtype", "precision")
         found = subjects(catalogue, catalogue.operator(operator) if operator else None, template)
         run_ledger(found, execute=every, gpu=gpu, other=merge, as_json=as_json)
         return
@@ -102,7 +106,8 @@ def command(
         for each in declared:
             problem = options.problem_from_options(each, "cuda", workload, shape, dtype)
             spaces = [s for s in catalogue.spaces(each, "cuda", template) if arch in s.archs]
-            work += _work(problem, spaces, target, every)
+            asked = None if precision is None else problem.in_class(precision)
+            work += _work(problem if asked is None else asked, spaces, target, every, asked is not None)
         if not work:
             raise InputError(f"there is no legal config of a CUDA template for {arch} to check")
         done, stopped = _run(work, f"check {operator}" if operator else "check")
@@ -123,17 +128,28 @@ def _report(document: dict[str, Any], as_json: bool) -> None:
         raise ColdforgeError(f"{document['failed']} of {document['configs']} configs have faults")
 
 
-def _work(problem: Problem, spaces: Sequence[Space], target: Target, every: bool) -> list[Any]:
-    """What `check_configs` takes: all legal configs, or a set that covers every pair of values."""
+def _work(
+    problem: Problem, spaces: Sequence[Space], target: Target, every: bool, one_class: bool
+) -> list[Any]:
+    """What `check_configs` takes: all legal configs, or a set that covers every pair of values.
+
+    Each is judged by the problem's error class; without `one_class` by the strictest in which it is legal.
+    """
     from ..check.cases import build_cases
     from ..check.covering import covering
+    from ..check.instantiations import classes_of
 
     work: list[Any] = []
-    cases = build_cases(problem, problem.dtype.name) if spaces else ()
+    cases: dict[str, Any] = {}
     for space in spaces:
-        legal = space.feasible(problem, target)
-        chosen = legal if every else covering(legal, [space.default] if space.default in legal else [])
-        work += [(space, config, target, cases) for config in chosen]
+        seen: set[Config] = set()
+        for judged in (problem,) if one_class else classes_of(space, problem):
+            legal = [config for config in space.feasible(judged, target) if config not in seen]
+            seen.update(legal)
+            chosen = legal if every else covering(legal, [space.default] if space.default in legal else [])
+            if chosen and judged.precision not in cases:
+                cases[judged.precision] = build_cases(judged, judged.precision)
+            work += [(space, config, target, cases[judged.precision]) for config in chosen]
     return work
 
 

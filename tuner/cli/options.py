@@ -55,11 +55,17 @@ def parse_settings(items: tuple[str, ...]) -> dict[str, int | str]:
 
 
 def problem_from_options(
-    operator: Operator, kind: str, workload: str | None, shape: str | None, dtype: str
+    operator: Operator,
+    kind: str,
+    workload: str | None,
+    shape: str | None,
+    dtype: str,
+    precision: str | None = None,
 ) -> Problem:
-    """The problem that ``--workload``, ``--shape`` and ``--dtype`` describe; the default workload depends on
-    the target kind."""
-    return make_problem(operator, workload or default_workload(operator, kind), parse_shape(shape), dtype)
+    """The problem that ``--workload``, ``--shape``, ``--dtype`` and ``--precision`` describe; the default
+    workload depends on the target kind."""
+    problem = make_problem(operator, workload or default_workload(operator, kind), parse_shape(shape), dtype)
+    return problem if precision is None else problem.in_class(precision)
 
 
 def default_workload(operator: Operator, kind: str) -> str:
@@ -93,6 +99,9 @@ workload_option = click.option(
 shape_option = click.option("--shape", metavar="N=1,H=32", help="Override fields of the workload.")
 dtype_option = click.option(
     "--dtype", default="fp32", show_default=True, metavar="D", help="Type of the tensors: fp32, fp16, bf16."
+)
+precision_option = click.option(
+    "--precision", metavar="P", help="Error class: fp32, tf32, fp16, bf16 [default: the dtype's own]."
 )
 template_option = click.option("--template", metavar="T", help="Only this template.")
 templates_option = click.option(

@@ -21,6 +21,7 @@ from .output import print_json
 @options.workload_option
 @options.shape_option
 @options.dtype_option
+@options.precision_option
 @click.option(
     "--set",
     "settings",
@@ -38,6 +39,7 @@ def command(
     workload: str | None,
     shape: str | None,
     dtype: str,
+    precision: str | None,
     settings: tuple[str, ...],
     templates: tuple[str, ...],
     as_json: bool,
@@ -45,12 +47,12 @@ def command(
     """Print the source of one variant of OP. Needs no GPU and no compiler."""
     catalogue = options.catalogue_for(operator, templates)
     declared = catalogue.operator(operator)
-    problem = options.problem_from_options(declared, target, workload, shape, dtype)
+    problem = options.problem_from_options(declared, target, workload, shape, dtype, precision)
     if target == "cuda":
         device = cuda_target(arch or "sm_90")
     else:
         device = cpu_target_for(arch) if arch else cpu_target()
-    space = catalogue.space(declared, device, template)
+    space = catalogue.space(declared, device, template, problem)
     config = space.config(options.parse_settings(settings))
     space.require(problem, config, device)
     source = render(space, problem, config, device)

@@ -79,9 +79,7 @@ class _Bytes(click.ParamType):
 )
 @options.shape_option
 @options.dtype_option
-@click.option(
-    "--precision", metavar="P", help="Error class: fp32, tf32, fp16, bf16 [default: the dtype's own]."
-)
+@options.precision_option
 @options.template_option
 @click.option(
     "--trials",

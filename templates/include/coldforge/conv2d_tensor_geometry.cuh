@@ -59,8 +59,9 @@ struct Conv2dTensorGeometry {
 
   static constexpr int PASS = 32, PIXEL_MATRICES = 2, CHANNEL_MATRICES = OC_WARP / 8;
 
-  // A float is a half and the half nearest to what is left of it, times LOW_SCALE; a 16-bit float is a half.
-  static constexpr int PARTS = sizeof(T) == 4 ? 2 : 1;
+  // A float is a half and the half nearest to what is left of it, times LOW_SCALE; with one product that is
+  // left out. A 16-bit float is a half.
+  static constexpr int PARTS = C::PRODUCTS == 3 ? 2 : 1;
   static constexpr float LOW_SCALE = 2048.0f;
 
   // Input channels are taken C_STEP at a time. With more than one step a warp holds the results of HELD
@@ -96,6 +97,7 @@ struct Conv2dTensorGeometry {
 
   using Shared = Conv2dTensorShared<Conv2dTensorGeometry>;
 
+  static_assert(PARTS == 1 || sizeof(T) == 4, "a 16-bit float has one part");
   static_assert(OC_WARP % 16 == 0 && OC_TILE % OC_WARP == 0 && WARPS % CHANNEL_WARPS == 0, "odd warps");
   static_assert(STEPS == 1 || (C_STEP % 8 == 0 && WEIGHTS_SHARED), "odd steps");
   static_assert(COLUMNS % 32 == 0 && WIDEST >= 8, "odd columns");

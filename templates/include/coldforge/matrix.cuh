@@ -19,6 +19,14 @@ __device__ __forceinline__ void load_matrices(u32 (&part)[4], const void* base, 
                : "memory");
 }
 
+// The inverse: lane 8 * i + j gives the place of row j of matrix i. For sm_90 and later.
+__device__ __forceinline__ void store_matrices(void* base, u32 offset, const u32 (&part)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(base) + offset),
+      "r"(part[0]), "r"(part[1]), "r"(part[2]), "r"(part[3])
+      : "memory");
+}
+
 // sum += a * b for a of 16x16, b of 16x8 halves, sum of 16x8 floats. With g = lane / 4, t = lane % 4, a lane
 // holds of a: rows g and g + 8 in turn, columns 2t and the next in a0 and a1, those 8 further in a2 and a3;
 // of b: rows 2t and the next in b0, those 8 further in b1, column g; of sum: columns 2t and the next of row

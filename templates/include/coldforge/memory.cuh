@@ -81,6 +81,16 @@ __device__ __forceinline__ void store_result(void* to, const uint4& value) {
   }
 }
 
+// A barrier of `threads` of the block's threads, whole warps: 1 <= id <= 15, as __syncthreads() is number 0.
+// Those that sync wait for all of them; those that arrive wait for nobody.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 #endif  // __CUDACC__
 
 }  // namespace coldforge

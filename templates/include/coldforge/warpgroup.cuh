@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of four warps together, on Hopper, and copies from shared to global memory by the copy
-// engine. All PTX is here, in names that the emulator has twins of.
+// Matrix products of four warps together, on Hopper. All PTX is here, in names that the emulator has twins
+// of.
 #pragma once
 
+#include "coldforge/copy_engine.cuh"
 #include "coldforge/matrix.cuh"
 
 namespace coldforge {
 
 #if defined(__CUDACC__)
-
-// Ordinary writes to shared memory before it are seen by matrix products and bulk copies that another thread
-// begins after a barrier.
-__device__ __forceinline__ void publish_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 // Stands before the first of some products, and whenever their registers were used otherwise.
 __device__ __forceinline__ void warpgroup_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -144,21 +139,6 @@ __device__ __forceinline__ void multiply_warpgroup(float (&s)[64], const u32 (&a
           "=f"(s[57]), "=f"(s[58]), "=f"(s[59]), "=f"(s[60]), "=f"(s[61]), "=f"(s[62]), "=f"(s[63])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
-}
-
-// Begins a copy of `bytes` bytes, a multiple of 16, as both places are.
-__device__ __forceinline__ void bulk_store(void* to, const void* from, u32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-               "r"(shared_address(from)), "r"(bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Waits until all but PENDING of this thread's newest groups of copies have read what they copy.
-template <int PENDING>
-__device__ __forceinline__ void bulk_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
 #endif  // __CUDACC__

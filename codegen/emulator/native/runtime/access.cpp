@@ -16,6 +16,10 @@ struct Range {
 Range library_ranges[16], arguments;
 int library_pieces = 0;
 
+[[maybe_unused]] size_t offset_in(const Region& region, const void* pointer) {
+  return static_cast<size_t>(static_cast<const char*>(pointer) - region.base);
+}
+
 bool is_in(const Range& range, uintptr_t at) { return at - range.from < range.bytes; }
 
 Finding finding_at(const char* kind, const char* detail, const void* pointer, size_t bytes, Access access,
@@ -78,6 +82,48 @@ void finish_copy(const void* pointer, size_t bytes, uintptr_t pc) {
 #else
   (void)pointer, (void)bytes, (void)pc;
 #endif
+}
+
+void land(const void* pointer, size_t bytes, uintptr_t pc, uint32_t moment, int slot) {
+#if defined(EMULATOR_RACE)
+  Region& region = *memory.find(pointer);
+  record_landing(region, offset_in(region, pointer), bytes, pc, moment, slot);
+#else
+  (void)pointer, (void)bytes, (void)pc, (void)moment, (void)slot;
+#endif
+}
+
+void check_background(const void* pointer, size_t bytes, size_t alignment, bool may_be_unwritten,
+                      uintptr_t pc, std::vector<Record>& seen) {
+  const Access access = {true, false, false, false, true};
+  if ((reinterpret_cast<uintptr_t>(pointer) & (alignment - 1)) != 0) {
+    report_and_stop(finding_at("misaligned", "", pointer, bytes, access, pc));
+  }
+  Region* region = memory.find(pointer);
+  if (region == nullptr || !region->holds(pointer, bytes)) {
+    report_and_stop(finding_at("out_of_bounds", "", pointer, bytes, access, pc));
+  }
+#if defined(EMULATOR_RACE)
+  begin_reading(*region, offset_in(*region, pointer), bytes, may_be_unwritten, pc, seen);
+#else
+  (void)may_be_unwritten, (void)seen;
+#endif
+}
+
+void finish_background(const void* pointer, size_t bytes, uintptr_t pc, const std::vector<Record>& seen) {
+#if defined(EMULATOR_RACE)
+  Region& region = *memory.find(pointer);
+  end_reading(region, offset_in(region, pointer), bytes, pc, seen);
+#else
+  (void)pointer, (void)bytes, (void)pc, (void)seen;
+#endif
+}
+
+void require_shared(const void* pointer, size_t bytes, uintptr_t pc) {
+  const Region* region = memory.find(pointer);
+  if (region != nullptr && region->role == Role::SHARED) return;
+  report_and_stop(
+      finding_at("out_of_bounds", "not in shared memory", pointer, bytes, {true, false, false, false}, pc));
 }
 
 void allow_library(const void* pointer, size_t bytes) {

@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
+
+#include "shadow.h"
 
 namespace emulator {
 
@@ -12,6 +15,7 @@ struct Access {
   bool writes = false;
   bool atomic = false;
   bool under_way = false;  // the start of a background copy's write
+  bool engine = false;     // by the copy engine or the tensor cores, not by the thread
 };
 
 // Reports and ends the process when [pointer, pointer + bytes) is not in one region, or is not aligned to
@@ -25,6 +29,17 @@ void check_instrumented(const void* pointer, size_t bytes, Access access, uintpt
 
 // A background copy has arrived: its write is now an ordinary one.
 void finish_copy(const void* pointer, size_t bytes, uintptr_t pc);
+
+// One of the copy engine's has, at that moment: those who wait at its barrier know.
+void land(const void* pointer, size_t bytes, uintptr_t pc, uint32_t moment, int slot);
+
+// A read in the background begins, and has ended; `seen` is what race.h says.
+void check_background(const void* pointer, size_t bytes, size_t alignment, bool may_be_unwritten,
+                      uintptr_t pc, std::vector<Record>& seen);
+void finish_background(const void* pointer, size_t bytes, uintptr_t pc, const std::vector<Record>& seen);
+
+// Reports and ends the process when it is not in shared memory.
+void require_shared(const void* pointer, size_t bytes, uintptr_t pc);
 
 // Memory outside of regions that a kernel reads: its library (in pieces) and its arguments.
 void allow_library(const void* pointer, size_t bytes);

@@ -6,7 +6,9 @@
 #include <random>
 
 #include "barrier.h"
+#include "mbarrier.h"
 #include "memory.h"
+#include "named_barrier.h"
 #include "shared.h"
 #include "warp.h"
 
@@ -36,6 +38,7 @@ void thread_body() {
   enter_fiber();
   while (true) {
     kernel(kernel_arguments);
+    current->stores.end();
     current->state = State::DONE;
     current->copies.drop();
     leave_barrier();
@@ -57,17 +60,19 @@ void resume(Thread& thread) {
     const Thread& thread = threads[static_cast<size_t>(i)];
     if (thread.state == State::DONE) continue;
     if (first == nullptr) first = &thread;
-    if (thread.state != first->state || thread.site.id != first->site.id) second = &thread;
+    if (thread.state != first->state || thread.site.id != first->site.id || thread.pc != first->pc)
+      second = &thread;
     if (second != nullptr) break;
   }
   Finding finding = {"deadlock", ""};
-  finding.actor = {current_block, first->id, 0, first->site};
-  if (second != nullptr) finding.other = {current_block, second->id, 0, second->site};
+  finding.actor = {current_block, first->id, first->pc, first->site};
+  if (second != nullptr) finding.other = {current_block, second->id, second->pc, second->site};
   report_and_stop(finding);
 }
 
 void run_block(const std::vector<int>& turns) {
   begin_barriers(block_threads);
+  begin_named_barriers();
   begin_warps();
   while (threads_left() > 0) {
     bool moved = false;
@@ -79,6 +84,8 @@ void run_block(const std::vector<int>& turns) {
     }
     if (!moved) report_deadlock();
   }
+  end_mbarriers();
+  check_products();
 }
 
 template <class T>
@@ -129,7 +136,24 @@ void run_kernel(const Geometry& geometry, const EmulatorEntry& entry, const void
 void wait_as(State state, EmulatorSite site) {
   current->state = state;
   current->site = site;
+  current->pc = 0;
   switch_fiber(current->fiber, scheduler);
+}
+
+void wait_for(State state, const void* barrier, uintptr_t pc) {
+  current->state = state;
+  current->site = {nullptr, 0, 0};
+  current->pc = pc;
+  current->waits_for = barrier;
+  switch_fiber(current->fiber, scheduler);
+}
+
+void wake(const void* barrier) {
+  for (int id = 0; id < block_threads; ++id) {
+    Thread& thread = threads[static_cast<size_t>(id)];
+    const bool waits = thread.state == State::AT_MBARRIER || thread.state == State::AT_NAMED_BARRIER;
+    if (waits && thread.waits_for == barrier) thread.state = State::READY;
+  }
 }
 
 Actor here(uintptr_t pc) {

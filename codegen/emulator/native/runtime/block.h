@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "copies.h"
+#include "engine.h"
 #include "fiber.h"
 #include "interface.h"
 #include "order.h"
@@ -14,7 +15,7 @@
 
 namespace emulator {
 
-enum class State { READY, AT_BARRIER, AT_MEET, DONE };
+enum class State { READY, AT_BARRIER, AT_MEET, AT_MBARRIER, AT_NAMED_BARRIER, DONE };
 
 struct Meet;
 
@@ -22,9 +23,13 @@ struct Thread {
   int id = 0;
   State state = State::DONE;
   EmulatorSite site = {nullptr, 0, 0};  // where it waits
+  uintptr_t pc = 0;                     // or, if that says nothing, here
+  const void* waits_for = nullptr;      // a barrier that is not the whole block's
   Meet* meet = nullptr;
   Fiber fiber;
   CopyQueue copies;
+  StoreQueue stores;
+  ProductQueue products;
   Knowledge knowledge;
 };
 
@@ -54,6 +59,10 @@ extern int block_threads;
 
 // Lets others run until the state of the current thread is READY again.
 void wait_as(State state, EmulatorSite site);
+void wait_for(State state, const void* barrier, uintptr_t pc);
+
+// All who wait for that barrier look again.
+void wake(const void* barrier);
 
 // The current thread as a side of a finding.
 Actor here(uintptr_t pc = 0);

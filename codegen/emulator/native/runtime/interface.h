@@ -43,6 +43,28 @@ void emulator_copy_async(void* to, const void* from, int bytes, int wanted);
 void emulator_copy_commit();
 void emulator_copy_wait(int pending);
 
+// What the copy engine and the tensor cores do in the background: a fence, so that they see what the thread
+// knows to be written; copies to global memory; products of four warps, whose operands are read and whose
+// sums change until they are waited for; barriers in shared memory, and copies from global memory that those
+// tell of.
+void emulator_publish();
+void emulator_bulk_store(void* to, const void* from, unsigned bytes);
+void emulator_bulk_commit();
+void emulator_bulk_wait(int pending);
+void emulator_products_begin();
+void emulator_products_commit();
+void emulator_products_wait(int pending);
+void emulator_product_operand(const void* from, unsigned bytes);
+float* emulator_product_sums(float* sums, int count);
+void emulator_mbarrier_init(void* barrier, unsigned count);
+void emulator_mbarrier_fence();
+void emulator_mbarrier_arrive(void* barrier, unsigned announced_bytes);
+void emulator_mbarrier_wait(void* barrier, unsigned parity);
+void emulator_bulk_load(void* to, const void* from, unsigned bytes, void* barrier);
+
+// A barrier of some threads; who does not wait only arrives.
+void emulator_named_barrier(int id, int threads, int waits);
+
 // An atomic update reads by `begin`, computes, writes by `end`; no other thread runs between the two. An
 // exchange `reads` nothing: its result may be what nobody has written.
 void emulator_atomic_begin(void* address, void* value, int bytes, int reads);

@@ -45,6 +45,31 @@ bool is_published(const Record& record, const std::vector<Acquired>& acquired) {
   return false;
 }
 
+void raise(std::vector<uint32_t>& clocks, size_t index, uint32_t to) {
+  if (clocks.size() <= index) clocks.resize(index + 1);
+  clocks[index] = std::max(clocks[index], to);
+}
+
+void raise_all(std::vector<uint32_t>& clocks, const Clocks& to) {
+  if (to == nullptr) return;
+  if (clocks.size() < to->size()) clocks.resize(to->size());
+  for (size_t i = 0; i < to->size(); ++i) clocks[i] = std::max(clocks[i], (*to)[i]);
+}
+
+bool covers(const Clocks& clocks, const Record& record) {
+  return clocks != nullptr && record.thread < clocks->size() && record.clock < (*clocks)[record.thread];
+}
+
+// What the current thread knows of its own warp, and itself at this moment.
+void raise_own(std::vector<uint32_t>& clocks, uint32_t moment) {
+  const Knowledge& knowledge = current->knowledge;
+  const size_t first = static_cast<size_t>(current->id / 32 * 32);
+  for (size_t lane = 0; lane < 32; ++lane) {
+    if (knowledge.lanes[lane] > barrier_passed) raise(clocks, first + lane, knowledge.lanes[lane]);
+  }
+  raise(clocks, static_cast<size_t>(current->id), moment);
+}
+
 struct Start {
   uint32_t clock;
   int64_t block;
@@ -75,6 +100,17 @@ bool Published::covers(const Record& record) const {
   return found != threads.end() && record.clock < found->second;
 }
 
+Clocks joined(const Clocks& a, const Clocks& b) {
+  static Clocks last_a, last_b, last;  // threads at one barrier ask for the same
+  if (b == nullptr || a == b) return a;
+  if (a == nullptr) return b;
+  if (a == last_a && b == last_b) return last;
+  auto both = std::make_shared<std::vector<uint32_t>>(*a);
+  raise_all(*both, b);
+  last_a = a, last_b = b;
+  return last = both;
+}
+
 void begin_kernel_order() {
   kernel_started = tick();
   published.clear();
@@ -89,6 +125,7 @@ void begin_block_order(int64_t block) {
   for (int id = 0; id < block_threads; ++id) {
     Knowledge& knowledge = thread_of(id).knowledge;
     knowledge.clock = block_started;
+    knowledge.heard = knowledge.published = nullptr;
     knowledge.fenced = {};
     knowledge.observed.clear();
     knowledge.acquired.clear();
@@ -97,9 +134,13 @@ void begin_block_order(int64_t block) {
 
 void order_by_barrier() {
   barrier_passed = tick();
+  Clocks published;
+  for (int id = 0; id < block_threads; ++id) published = joined(published, thread_of(id).knowledge.published);
   for (int id = 0; id < block_threads; ++id) {
     Knowledge& knowledge = thread_of(id).knowledge;
     knowledge.clock = barrier_passed;
+    knowledge.heard = nullptr;  // of what came before the barrier everybody knows everything
+    knowledge.published = published;
     if (!knowledge.fenced.empty()) block_fenced.join(knowledge.fenced);
     if (!knowledge.acquired.empty()) acquire_all(block_acquired, knowledge.acquired);
     knowledge.fenced = {};
@@ -113,6 +154,8 @@ void order_by_meet(int warp, unsigned lanes) {
   for (unsigned left = lanes; left != 0; left &= left - 1) {
     const Knowledge& knowledge = thread_of(warp * 32 + __builtin_ctz(left)).knowledge;
     for (int lane = 0; lane < 32; ++lane) all.lanes[lane] = std::max(all.lanes[lane], knowledge.lanes[lane]);
+    all.heard = joined(all.heard, knowledge.heard);
+    all.published = joined(all.published, knowledge.published);
     all.fenced.join(knowledge.fenced);
     acquire_all(all.acquired, knowledge.acquired);
   }
@@ -133,6 +176,10 @@ void order_by_fence() {
   for (int lane = 0; lane < 32; ++lane) {
     if (knowledge.lanes[lane] > barrier_passed)
       fenced.threads[current->id / 32 * 32 + lane] = knowledge.lanes[lane];
+  }
+  for (size_t id = 0; knowledge.heard != nullptr && id < knowledge.heard->size(); ++id) {
+    uint32_t& clock = fenced.threads[static_cast<int>(id)];
+    clock = std::max(clock, (*knowledge.heard)[id]);
   }
   knowledge.clock = tick();
   fenced.threads[current->id] = knowledge.clock;
@@ -157,10 +204,57 @@ void order_by_atomic(const void* address) {
   }
 }
 
+// What the copy engine sees: all that the thread itself knows to have been.
+void order_by_publishing() {
+  Knowledge& knowledge = current->knowledge;
+  auto seen = std::make_shared<std::vector<uint32_t>>(static_cast<size_t>(block_threads), barrier_passed);
+  raise_all(*seen, knowledge.heard);
+  knowledge.clock = tick();
+  raise_own(*seen, knowledge.clock);
+  knowledge.published = seen;
+}
+
+void order_by_release(Token& token) {
+  Knowledge& knowledge = current->knowledge;
+  knowledge.clock = tick();
+  raise_own(token.known, knowledge.clock);
+  token.heard = joined(token.heard, knowledge.heard);
+  token.published = joined(token.published, knowledge.published);
+  token.fenced.join(knowledge.fenced);
+  acquire_all(token.acquired, knowledge.acquired);
+}
+
+void order_by_acquire(const Token& token) {
+  Knowledge& knowledge = current->knowledge;
+  knowledge.heard = joined(knowledge.heard, token.heard);
+  knowledge.published = joined(knowledge.published, token.published);
+  knowledge.fenced.join(token.fenced);
+  acquire_all(knowledge.acquired, token.acquired);
+}
+
+void settle(Token& token) {
+  token.heard = joined(token.heard, std::make_shared<std::vector<uint32_t>>(token.known));
+}
+
+uint32_t order_by_landing(Token& token, int slot) {
+  const uint32_t moment = tick();
+  raise(token.known, static_cast<size_t>(slot), moment + 1);
+  tick();
+  return moment;
+}
+
+bool engine_sees(const Record& record) {
+  return record.engine || record.clock < block_started || covers(current->knowledge.published, record);
+}
+
+bool is_of_kernel(const Record& record) { return record.clock >= kernel_started; }
+
 bool precedes_now(const Record& record) {
   const Thread& thread = *current;
   if (record.clock >= block_started) {
-    if (record.clock < barrier_passed || record.thread == thread.id) return true;
+    if (record.clock < barrier_passed || covers(thread.knowledge.heard, record)) return true;
+    if (record.engine) return false;
+    if (record.thread == thread.id) return true;
     const bool same_warp = record.thread / 32 == thread.id / 32;
     if (same_warp && record.clock < thread.knowledge.lanes[record.thread % 32]) return true;
     return is_published(record, thread.knowledge.acquired) || is_published(record, block_acquired);

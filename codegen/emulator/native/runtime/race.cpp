@@ -18,7 +18,7 @@ struct Check {
   Record record() const {
     const auto relative = static_cast<uint32_t>(pc - code_base());
     return {current->knowledge.clock, relative, static_cast<uint16_t>(current->id), access.atomic,
-            access.under_way};
+            access.under_way,         false};
   }
 
   // Records of another block's shared memory, which had this place before, are none.
@@ -36,8 +36,18 @@ struct Check {
 
   void report_race(const char* detail, const Record& old) const {
     Finding found = finding("race", detail);
-    found.other = {block_at(old.clock), old.thread, old.pc + code_base(), {}};
+    found.other = actor_of(old);
     report(found);
+  }
+
+  void report_unpublished(const Record& old) const {
+    Finding found = finding("unpublished", "");
+    found.other = actor_of(old);
+    report(found);
+  }
+
+  static Actor actor_of(const Record& old) {
+    return {block_at(old.clock), old.engine ? COPY_ENGINE : old.thread, old.pc + code_base(), {}};
   }
 
   bool conflicts(const Record& old) const {
@@ -51,10 +61,12 @@ struct Check {
       if (access.reads && !written) report(finding("uninitialised", ""));
       return;
     }
-    if (old.under_way) {
+    if (old.under_way && is_of_kernel(old)) {
       report_race("the other's background copy has not been waited for", old);
     } else if (conflicts(old)) {
       report_race(access.writes ? "two writes" : "a read of another thread's write", old);
+    } else if (access.engine && !engine_sees(old)) {
+      report_unpublished(old);
     }
   }
 
@@ -95,6 +107,38 @@ void check_races(Region& region, size_t offset, size_t bytes, Access access, uin
   size_t count = 0;
   Cell* cell = region.shadow.cells(offset, bytes, region.bytes, &count);
   for (size_t i = 0; i < count; ++i) check.check(cell[i]);
+}
+
+void begin_reading(Region& region, size_t offset, size_t bytes, bool may_be_unwritten, uintptr_t pc,
+                   std::vector<Record>& seen) {
+  const Check check = {region, offset, bytes, {true, false, false, false, true}, pc};
+  size_t count = 0;
+  Cell* cell = region.shadow.cells(offset, bytes, region.bytes, &count);
+  for (size_t i = 0; i < count; ++i) {
+    if (check.is_there(cell[i].write) || !may_be_unwritten) check.check_write(cell[i]);
+    seen.push_back(cell[i].write);
+  }
+}
+
+void end_reading(Region& region, size_t offset, size_t bytes, uintptr_t pc, const std::vector<Record>& seen) {
+  const Check check = {region, offset, bytes, {true, false, false, false, true}, pc};
+  size_t count = 0;
+  Cell* cell = region.shadow.cells(offset, bytes, region.bytes, &count);
+  for (size_t i = 0; i < count; ++i) {
+    const Record &now = cell[i].write, &then = seen[i * seen.size() / count];
+    if (now.clock != then.clock || now.pc != then.pc || now.thread != then.thread) {
+      check.report_race("a write over what is still read in the background", now);
+    }
+    check.remember_read(cell[i]);
+  }
+}
+
+void record_landing(Region& region, size_t offset, size_t bytes, uintptr_t pc, uint32_t moment, int slot) {
+  const auto relative = static_cast<uint32_t>(pc - code_base());
+  const Record record = {moment, relative, static_cast<uint16_t>(slot), false, false, true};
+  size_t count = 0;
+  Cell* cell = region.shadow.cells(offset, bytes, region.bytes, &count);
+  for (size_t i = 0; i < count; ++i) cell[i] = {record, {}, {}, {}};
 }
 
 void record_write(Region& region, size_t offset, size_t bytes, uintptr_t pc) {

@@ -73,7 +73,7 @@ void report(const Finding& f) {
                     f.kind, f.detail, kernel_name, f.array ? f.array : "", static_cast<long long>(f.offset),
                     static_cast<unsigned long long>(f.array_bytes), f.bytes, f.write ? "true" : "false");
   used += write_actor(text + used, sizeof text - static_cast<size_t>(used), "actor", f.actor);
-  if (f.other.thread >= 0)
+  if (f.other.thread != -1)
     used += write_actor(text + used, sizeof text - static_cast<size_t>(used), "other", f.other);
   used += std::snprintf(text + used, sizeof text - static_cast<size_t>(used), "}\n");
   reply(text, static_cast<size_t>(used));

@@ -9,10 +9,12 @@
 
 namespace emulator {
 
+constexpr int COPY_ENGINE = -2;
+
 // One side of a finding: a thread at a place.
 struct Actor {
   int64_t block = -1;
-  int thread = -1;
+  int thread = -1;   // COPY_ENGINE: what it has written, in the background
   uintptr_t pc = 0;  // in the kernel's library; 0 where `site` says more
   EmulatorSite site = {nullptr, 0, 0};
 };

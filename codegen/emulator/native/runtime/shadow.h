@@ -12,8 +12,9 @@ struct Record {
   uint32_t clock;
   uint32_t pc;
   uint16_t thread;
-  bool atomic;
-  bool under_way;  // a background copy that nobody has waited for
+  bool atomic : 1;
+  bool under_way : 1;  // a background copy that nobody has waited for
+  bool engine : 1;     // by the copy engine: `thread` is the slot of the barrier that tells of it
 };
 
 // One thread can conflict only with others, so one reader is not enough: the last; the last before it of

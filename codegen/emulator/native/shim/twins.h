@@ -61,11 +61,58 @@ inline float high_half(unsigned pair) {
   return coldforge_emulator::half_value(static_cast<unsigned short>(pair >> 16));
 }
 
-inline void publish_shared() {}
-inline void warpgroup_begin() {}
-inline void warpgroup_commit() {}
+// Each lane writes the row whose place it gives, so that the compiler's checks see it.
+inline void store_matrices(void* base, unsigned offset, const unsigned (&part)[4]) {
+  const uint4 own = {part[0], part[1], part[2], part[3]};
+  const coldforge_emulator::Meet<uint4> meet(COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, own);
+  const unsigned lane = emulator_lane();
+  unsigned row[4];
+  for (unsigned i = 0; i < 4; ++i) {
+    const uint4 from = meet.of(lane % 8 * 4 + i);
+    const unsigned words[4] = {from.x, from.y, from.z, from.w};
+    row[i] = words[lane / 8];
+  }
+  *reinterpret_cast<uint4*>(static_cast<char*>(base) + offset) = {row[0], row[1], row[2], row[3]};
+}
+
+// Whole warps come to these.
+inline void named_barrier_sync(int id, int threads) {
+  emulator_warp_meet(COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, &id, 0, false);
+  emulator_named_barrier(id, threads, 1);
+}
+inline void named_barrier_arrive(int id, int threads) {
+  emulator_warp_meet(COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, &id, 0, false);
+  emulator_named_barrier(id, threads, 0);
+}
+
+inline void publish_shared() { emulator_publish(); }
+inline void mbarrier_init(unsigned long long* barrier, unsigned count) {
+  emulator_mbarrier_init(barrier, count);
+}
+inline void fence_barrier_init() { emulator_mbarrier_fence(); }
+inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes) {
+  emulator_mbarrier_arrive(barrier, bytes);
+}
+inline void mbarrier_arrive(unsigned long long* barrier) { emulator_mbarrier_arrive(barrier, 0); }
+inline void mbarrier_wait(unsigned long long* barrier, unsigned parity) {
+  emulator_mbarrier_wait(barrier, parity);
+}
+inline void bulk_load(void* to, const void* from, unsigned bytes, unsigned long long* barrier) {
+  emulator_bulk_load(to, from, bytes, barrier);
+}
+inline void bulk_store(void* to, const void* from, unsigned bytes) { emulator_bulk_store(to, from, bytes); }
+inline void bulk_commit() { emulator_bulk_commit(); }
+template <int PENDING = 0>
+inline void bulk_wait_read() {
+  emulator_bulk_wait(PENDING);
+}
+
+inline void warpgroup_begin() { emulator_products_begin(); }
+inline void warpgroup_commit() { emulator_products_commit(); }
 template <int PENDING>
-inline void warpgroup_wait() {}
+inline void warpgroup_wait() {
+  emulator_products_wait(PENDING);
+}
 struct MatrixDescriptor {
   const char* base;
   unsigned apart;
@@ -79,25 +126,15 @@ struct MatrixPlace {
 
 template <bool ADD, int SUMS>
 inline void multiply_warpgroup(float (&sum)[SUMS], const unsigned (&a)[4], const MatrixDescriptor& b) {
+  coldforge_emulator::note_operand(b.base, b.apart, 2 * SUMS);
   const coldforge_emulator::MatrixPieces pieces = {{a[0], a[1], a[2], a[3]}, {0, 0}};
-  coldforge_emulator::multiply_in_place({COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces}, b.base,
-                                        b.apart, 2 * SUMS, ADD, sum);
+  coldforge_emulator::multiply_in_place({COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces},
+                                        b.base, b.apart, 2 * SUMS, ADD, emulator_product_sums(sum, SUMS));
 }
 
 template <bool STREAMING>
 inline void store_result(void* to, const uint4& value) {
   *static_cast<uint4*>(to) = value;
-}
-
-// Like cp.async these arrive when they are waited for and not before.
-inline void bulk_store(void* to, const void* from, unsigned bytes) {
-  for (unsigned at = 0; at < bytes; at += 16)
-    emulator_copy_async(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, 16, 16);
-}
-inline void bulk_commit() { emulator_copy_commit(); }
-template <int PENDING>
-inline void bulk_wait_read() {
-  emulator_copy_wait(PENDING);
 }
 
 }  // namespace coldforge

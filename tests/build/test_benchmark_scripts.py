@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scripts under benchmarks/: what they make of measurements, and that they run on this machine."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from coldforge.codegen.catalogue import catalogue
+
+pytestmark = pytest.mark.build
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def _script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module(name)
+
+
+def _run(name: str, arguments: list[str], home: Path) -> str:
+    environment = {**os.environ, "COLDFORGE_HOME": str(home)}
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--target", "cpu", *arguments]
+    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+def _row(size: int, fraction: float, axis: str = "batch", resident: bool = False) -> dict[str, Any]:
+    return {"axis": axis, "size": size, "fraction": fraction, "cache_resident": resident, "cold": False}
+
+
+def test_a_cliff_is_worse_than_both_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    cliffs = _script("sizes", monkeypatch).cliffs
+    rows = [_row(1, 0.2), _row(2, 0.5), _row(3, 0.4), _row(4, 0.8), _row(8, 0.6), _row(16, 0.85)]
+    assert [(c["axis"], c["size"]) for c in cliffs(rows)] == [("batch", 8)]
+    assert cliffs(rows)[0]["worse"] == pytest.approx(0.8 / 0.6)
+    # A line of its own for each axis, and none of shapes of which some fit the cache.
+    assert cliffs([_row(1, 0.8), _row(2, 0.5), _row(64, 0.9, "image")]) == []
+    assert cliffs([_row(1, 0.8, resident=True), _row(2, 0.5), _row(4, 0.9)]) == []
+
+
+def test_every_size_is_swept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from coldforge.codegen.problem import make_problem
+
+    sizes = _script("sizes", monkeypatch)
+    base = make_problem(catalogue().operator(sizes.OPERATORS[0]), "seed")
+    shapes = sizes.swept(base, sizes.BATCHES["cuda"], sizes.IMAGES["cuda"])
+    batches = [problem.dims["N"] for axis, problem in shapes if axis == "batch"]
+    images = [(problem.dims["H"], problem.dims["W"]) for axis, problem in shapes if axis == "image"]
+    assert batches == sorted(set(batches))
+    assert {2**power for power in range(10)} <= set(batches)
+    assert {(2**power, 2**power) for power in range(5, 10)} <= set(images)
+    assert any(size % 2 for size, _ in images)
+
+
+def test_the_geometries_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    geometries = _script("geometries", monkeypatch)
+    declared = catalogue().operators
+    for operator in geometries.GEOMETRIES.values():
+        if operator in declared:  # each is a family's operator of its own
+            assert {"seed", "small"} <= set(declared[operator].workloads)
+    assert sum(operator in declared for operator in geometries.GEOMETRIES.values()) >= 4
+
+
+def test_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = _script("geometries", monkeypatch).row
+    rows = [{"name": "frozen", "time_ms": 2.0}, {"name": "eager", "time_ms": 5.0}]
+    rows += [{"name": "compile", "time_ms": None}]
+    document = {"geometry": "stem", "bench": {"rows": rows, "floor_ms": 1.0}}
+    text = row({**document, "tune": {"best": {"template": "tensor"}}})
+    assert text.split() == ["stem", "tensor", "2.0000", "1.0000", "2.00", "5.000", "2.50x", "-", "-", "-"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_geometry_from_tuning_to_the_comparison(tmp_path: Path) -> None:
+    words = [
+        "--only",
+        "mish",
+        "--trials",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+        "--work",
+        str(tmp_path / "work"),
+    ]
+    assert "mish" in _run("geometries", words, tmp_path)
+    document = json.loads((tmp_path / "out/mish.json").read_text())
+    assert document["tune"]["finished"] == 2
+    assert document["bench"]["rows"][0]["name"] == "frozen"
+    assert (tmp_path / "out/geometries.zip").is_file()
+    assert "$ coldforge" not in _run("geometries", words, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_sizes_of_a_frozen_kernel(tmp_path: Path) -> None:
+    words = ["--operator", "conv2d_divide_leaky_relu", "--batches", "1,2,4", "--images", "32,33"]
+    printed = _run("sizes", [*words, "--out", str(tmp_path)], tmp_path)
+    assert "cliffs: " in printed
+    rows = json.loads((tmp_path / "sizes.json").read_text())["operators"]["conv2d_divide_leaky_relu"]["rows"]
+    assert [(row["axis"], row["size"]) for row in rows[:3]] == [("batch", 1), ("batch", 2), ("batch", 4)]
+    assert len(rows) == 5
+    for row in rows:
+        assert row["time_ms"] is None or (row["time_ms"] > 0 and row["bound_ratio"] <= 1)
