@@ -9,27 +9,42 @@
 
 namespace coldforge {
 
-// Weights are among the operands until they are in registers. `results` holds, of each output channel, the
-// newest part of what goes to memory: a ring in which a byte lies where it does in G::RING bytes of memory.
+// A tile's operands and what is known of them.
+template <class G>
+struct OperandStage {
+  alignas(16) unsigned char operands[G::OPERAND_BYTES];
+  // Of each group of eight channels and row, which columns hold a value that does not bear the tile's scale:
+  // only where not all of them do.
+  u32 unfit[G::C_GROUPS][G::ROWS][G::COLUMNS / 32];
+  float unscale;
+  u32 usable, exact;  // as of SplitScale
+};
+
+// Weights are among the first stage's operands until they are in registers. `results` holds, of each output
+// channel, the newest part of what goes to memory: a ring in which a byte lies where it does in G::RING bytes
+// of memory.
 template <class G>
 struct Conv2dWarpgroupShared {
   using Weights = uint4[G::PARTS][G::UNITS][G::OC_TILE];
-  alignas(128) unsigned char results[G::WARPGROUPS][G::OC_TILE][G::RING];
-  alignas(16) unsigned char operands[G::OPERAND_BYTES];
+  alignas(128) unsigned char results[G::CONSUMERS][G::OC_TILE][G::RING];
+  OperandStage<G> stages[G::STAGES];
   // What turns a sum of scaled products back, but for the scale of the pixels; and the bias.
   float unscale[G::OC_TILE];
   float bias[G::OC_TILE];
-  // Of each warp: the largest finite magnitude that it met, and the least but zero, or 0 beside inf or NaN.
-  u32 largest[G::WARPS];
-  u32 least[G::WARPS];
-  // Of each group of eight channels and row, which columns hold a value that does not bear the tile's scale.
-  u32 unfit[G::C_GROUPS][G::ROWS][G::COLUMNS / 32];
+  // Of each gathering warp: the largest finite magnitude that it met, and the least but zero, or 0 beside inf
+  // or NaN; in turn for this tile and the next, each also without what is not finite.
+  u32 largest[4][4];
+  u32 least[4][4];
+  // Of each stage: it is filled; it has been read.
+  u64 full[G::STAGES];
+  u64 empty[G::STAGES];
 
-  __device__ __forceinline__ Weights& weights() { return *reinterpret_cast<Weights*>(operands); }
+  __device__ __forceinline__ Weights& weights() { return *reinterpret_cast<Weights*>(stages[0].operands); }
 };
 
-// A block computes a tile of TILE_Y rows of 64 channels, at most WIDEST columns; four warps, runs of RUN
-// neighbouring pixels of a row at a time.
+// A block computes tiles of TILE_Y rows of 64 channels, at most WIDEST columns. Its first four warps gather
+// tiles of input; each four others, the consumers, compute some rows of each, RUN neighbouring pixels of a
+// row at a time.
 template <class P, class C, class T>
 struct Conv2dWarpgroupGeometry {
   using Problem = P;
@@ -38,9 +53,10 @@ struct Conv2dWarpgroupGeometry {
 
   static constexpr int R = P::R, S = P::S, TAPS = R * S, C_IN = P::C_in, C_OUT = P::C_out;
   static constexpr int TILE_Y = C::TILE_Y, COLUMNS = C::COLUMNS, RUN = C::RUN, RING = C::RING;
-  static constexpr int THREADS = C::THREADS, WARPS = THREADS / 32, WARPGROUPS = THREADS / 128;
+  static constexpr int CONSUMERS = C::CONSUMERS, STAGES = C::STAGES;
+  static constexpr int THREADS = 128 * (1 + CONSUMERS), WARPS = THREADS / 32;
   // The rows that four warps compute of a tile.
-  static constexpr int OWN_ROWS = (TILE_Y + WARPGROUPS - 1) / WARPGROUPS;
+  static constexpr int OWN_ROWS = (TILE_Y + CONSUMERS - 1) / CONSUMERS;
   static constexpr int OC_TILE = 64, OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
 
@@ -79,7 +95,6 @@ struct Conv2dWarpgroupGeometry {
   }
 
   static_assert(COLUMNS % 32 == 0 && COLUMNS % P::stride_w == 0 && WIDEST >= 8, "odd columns");
-  static_assert(THREADS % 128 == 0, "odd warps");
   static_assert((RING & (RING - 1)) == 0 && RING >= RUN_BYTES + 128, "results would overtake themselves");
   static_assert(sizeof(T) == 4 || PARTS == 1, "16-bit values are not split");
   static_assert(sizeof(Shared) == C::SHARED_BYTES, "the declared and the real shared memory differ");

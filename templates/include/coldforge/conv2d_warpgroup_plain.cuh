@@ -65,7 +65,7 @@ struct PlainPixels {
 
 // Whether the tile's pixel meets a value that does not bear the scale.
 template <class G>
-__device__ __forceinline__ bool meets_unfit(const typename G::Shared& shared, int y, int x) {
+__device__ __forceinline__ bool meets_unfit(const OperandStage<G>& stage, int y, int x) {
   u32 found = 0;
 #pragma unroll 1
   for (int group = 0; group < G::C_GROUPS; ++group) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ bool meets_unfit(const typename G::Shared& shared, in
     for (int tap = 0; tap < G::TAPS; ++tap) {
       const int row = y * G::Problem::stride_h + tap / G::S * G::Problem::dilation_h;
       const int column = x * G::Problem::stride_w + tap % G::S * G::Problem::dilation_w;
-      found |= shared.unfit[group][row][column / 32] >> (column % 32);
+      found |= stage.unfit[group][row][column / 32] >> (column % 32);
     }
   }
   return found % 2 != 0;

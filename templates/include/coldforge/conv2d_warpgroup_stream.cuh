@@ -27,7 +27,7 @@ struct ResultStream {
   u64 plane;                // bytes of a channel
   u32 written;              // bytes that are written of every channel
   int channels;
-  bool in_pairs, begins;  // `begins`: the line in which the run begins may not have left yet
+  bool in_pairs;
 
   __device__ __forceinline__ ResultStream(typename G::Shared& shared, int oc0, const Conv2dSizes& sizes)
       : own_slot(ring_of(shared, warp_channel() + lane() / LANES)),
@@ -49,7 +49,6 @@ struct ResultStream {
     }
     own = first + (warp_channel() + lane() / LANES) * plane + lane() % LANES / 8 * LINE;
     written = 0;
-    begins = true;
   }
 
   // Writes the next elements of two channels, lane by lane as the matrix instructions hold them; those behind
@@ -72,24 +71,27 @@ struct ResultStream {
   }
 
   // Sends what may leave of `count` more elements of each channel; all of it where the run ends.
-  __device__ __forceinline__ void send(typename G::Shared& shared, u32 count, bool ends) {
+  __device__ __forceinline__ void send(u32 count, bool ends) {
     const u32 bytes = count * SIZE;
-    if (begins || ends) {
-      send_edges(shared, bytes, ends);
-    } else if (G::RUN_BYTES % LINE == 0 && count == G::RUN) {
+    // The line in which the run begins may not have left yet: no byte before the run is ours.
+    const bool begins = written < LINE;
+    if (!begins && G::RUN_BYTES % LINE == 0 && count == G::RUN) {
       send_lines<true>(bytes);
     } else {
       send_lines<false>(bytes);
     }
+    if (ends) send_rest(bytes);
+    const bool in_pieces = (first | plane) % PIECE == 0;
+    if ((begins && !in_pieces) || (ends && !(in_pieces && (written + bytes) % PIECE == 0)))
+      send_singly(bytes, begins, ends);
     written += bytes;
-    begins = written < LINE;
   }
 
  private:
   static __device__ __forceinline__ u32 lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ u32 warp_channel() { return threadIdx.x % 128 / 32 * 16; }
   static __device__ __forceinline__ unsigned char* ring_of(typename G::Shared& shared, u32 channel) {
-    return shared.results[threadIdx.x / 128][channel];
+    return shared.results[threadIdx.x / 128 - 1][channel];
   }
 
   template <int N, bool TURNS>
@@ -110,50 +112,63 @@ struct ResultStream {
     }
   }
 
-  // Sends the lines that `bytes` more bytes complete, of a few channels at a time. FULL: of each as many.
+  // Sends the lines that `bytes` more bytes complete, of a few channels at a time. FULL: of each channel
+  // LINES, and none with bytes before the run.
   template <bool FULL>
   __device__ __forceinline__ void send_lines(u32 bytes) const {
-    constexpr u32 STEPS = 16 / CHANNELS;
+    const u32 line = lane() % LANES / 8, piece = line * LINE + lane() % 8 * PIECE;
     u64 to = own + written;
 #pragma unroll
-    for (u32 i = 0; i < STEPS; ++i) {
-      const u32 low = static_cast<u32>(to), line = lane() % LANES / 8;
-      const bool whole = FULL || low % LINE + bytes >= (line + 1) * LINE;
-      if (whole && (G::WHOLE_OC_TILES ||
-                    static_cast<int>(warp_channel() + lane() / LANES + i * CHANNELS) < channels)) {
-        const u32 at = (low & ~(LINE - 1)) | lane() % 8 * PIECE;
-        const uint4 piece =
-            *reinterpret_cast<const uint4*>(own_slot + i * (CHANNELS * G::RING) + (at & MASK));
-        store_result<G::Config::STREAMING>(
-            reinterpret_cast<void*>((to & ~static_cast<u64>(LINE - 1)) | lane() % 8 * PIECE), piece);
-      }
+    for (u32 i = 0; i < 16 / CHANNELS; ++i) {
+      const u32 low = static_cast<u32>(to), before = low % LINE;
+      bool leaves = FULL || (before + bytes >= (line + 1) * LINE && piece + written >= before);
+      if (!G::WHOLE_OC_TILES) leaves = leaves && has(lane() / LANES + i * CHANNELS);
+      const u32 at = (low & ~(LINE - 1)) | lane() % 8 * PIECE;
+      store(to, at, own_slot + i * (CHANNELS * G::RING), leaves);
       to += CHANNELS * plane;
     }
   }
-
-  // The same where the run begins or ends in the middle of a line.
-  __device__ __forceinline__ void send_edges(typename G::Shared& shared, u32 bytes, bool ends) const {
+  // Sends the pieces of the line in which the run ends.
+  __device__ __forceinline__ void send_rest(u32 bytes) const {
+    u64 to = first + (warp_channel() + lane() / 8) * plane + written + bytes;
 #pragma unroll 1
-    for (u32 channel = warp_channel(); channel < warp_channel() + 16; ++channel) {
-      if (static_cast<int>(channel) >= channels) break;
-      const u64 begin = first + channel * plane, next = begin + written + bytes;
-      const u64 low = max(begin, (begin + written) & ~static_cast<u64>(LINE - 1)),
-                stop = ends ? next : next & ~static_cast<u64>(LINE - 1);
-      const unsigned char* ring = ring_of(shared, channel);
-#pragma unroll 1
-      for (u64 at = (low & ~static_cast<u64>(PIECE - 1)) + lane() * PIECE; at < stop; at += 32 * PIECE) {
-        const unsigned char* from = ring + (static_cast<u32>(at) & MASK);
-        if (at >= low && at + PIECE <= stop) {
-          *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(from);
-        } else {
-#pragma unroll 1
-          for (u32 i = 0; i < PIECE; i += SIZE) {
-            if (at + i >= low && at + i < stop)
-              *reinterpret_cast<T*>(at + i) = *reinterpret_cast<const T*>(from + i);
-          }
-        }
-      }
+    for (u32 i = 0; i < 16; i += 4) {
+      const u32 low = static_cast<u32>(to), before = low % LINE, piece = lane() % 8 * PIECE;
+      const bool leaves = piece + PIECE <= before && piece + written + bytes >= before && has(lane() / 8 + i);
+      const u32 at = (low & ~(LINE - 1)) | piece;
+      store(to, at, slots[0] + static_cast<int>(lane() / 8 + i) * G::RING - channel_of(0) % 16 * G::RING,
+            leaves);
+      to += 4 * plane;
     }
+  }
+  // Stores a piece of a line of 128 bytes whose address ends with `at`.
+  static __device__ __forceinline__ void store(u64 line, u32 at, const unsigned char* slot, bool leaves) {
+    uint4 piece = {};
+    if (leaves) piece = *reinterpret_cast<const uint4*>(slot + (at & MASK));
+    const u64 to = (line & 0xffffffff00000000u) | at;
+    store_result<G::Config::STREAMING>(reinterpret_cast<void*>(to), piece, leaves);
+  }
+  // Sends what lies beside whole pieces of 16 bytes, a lane for a channel.
+  __device__ __forceinline__ void send_singly(u32 bytes, bool begins, bool ends) const {
+    if (lane() >= 16 || !has(lane())) return;
+    const u64 begin = first + (warp_channel() + lane()) * plane, end = begin + written + bytes;
+    const u64 head = (begin + PIECE - 1) & ~static_cast<u64>(PIECE - 1),
+              tail = end & ~static_cast<u64>(PIECE - 1);
+    const unsigned char* slot = slots[0] + (static_cast<int>(lane()) - channel_of(0) % 16) * G::RING;
+    if (begins) {
+#pragma unroll 1
+      for (u64 at = begin; at < min(head, end); at += SIZE) single(at, slot);
+    }
+    if (ends) {
+#pragma unroll 1
+      for (u64 at = max(begin, tail); at < end; at += SIZE) single(at, slot);
+    }
+  }
+  static __device__ __forceinline__ void single(u64 at, const unsigned char* slot) {
+    *reinterpret_cast<T*>(at) = *reinterpret_cast<const T*>(slot + (static_cast<u32>(at) & MASK));
+  }
+  __device__ __forceinline__ bool has(u32 channel) const {
+    return G::WHOLE_OC_TILES || static_cast<int>(warp_channel() + channel) < channels;
   }
 };
 

@@ -67,17 +67,21 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Stores 16 bytes to global memory; with STREAMING the caches give them up first.
+// Stores 16 bytes to global memory where `yes`, without a branch; with STREAMING the caches give them up
+// first.
 template <bool STREAMING>
-__device__ __forceinline__ void store_result(void* to, const uint4& value) {
+__device__ __forceinline__ void store_result(void* to, const uint4& value, bool yes) {
   if constexpr (STREAMING) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
-                 "r"(value.z), "r"(value.w)
-                 : "memory");
+    asm volatile(
+        "{.reg .pred yes; setp.ne.b32 yes, %5, 0; @yes st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};}" ::"l"(
+            to),
+        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(static_cast<int>(yes))
+        : "memory");
   } else {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
-                 "r"(value.z), "r"(value.w)
-                 : "memory");
+    asm volatile(
+        "{.reg .pred yes; setp.ne.b32 yes, %5, 0; @yes st.global.v4.u32 [%0], {%1, %2, %3, %4};}" ::"l"(to),
+        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(static_cast<int>(yes))
+        : "memory");
   }
 }
 
