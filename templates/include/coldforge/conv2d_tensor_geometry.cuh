@@ -51,6 +51,7 @@ struct Conv2dTensorGeometry {
   static constexpr int R = P::R, S = P::S, TAPS = R * S, C_IN = P::C_in, C_OUT = P::C_out;
   static constexpr int TILE_Y = C::TILE_Y, COLUMNS = C::COLUMNS, OC_TILE = C::OC_TILE, OC_WARP = C::OC_WARP;
   static constexpr int THREADS = C::THREADS, WARPS = THREADS / 32;
+  static constexpr int STAGERS = THREADS;  // that copy input to shared memory
   static constexpr int CHANNEL_WARPS = OC_TILE / OC_WARP, PIXEL_WARPS = WARPS / CHANNEL_WARPS;
   static constexpr int OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;

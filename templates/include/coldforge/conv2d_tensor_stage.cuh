@@ -90,7 +90,7 @@ __device__ __forceinline__ void stage_tile(typename G::Shared& shared, const typ
   const u64 plane = static_cast<u64>(sizes.H) * static_cast<u32>(sizes.W);
   const typename G::Element* sample = x + (static_cast<u64>(tile.n) * G::C_IN + c0) * plane;
 #pragma unroll 2
-  for (u32 i = threadIdx.x; i < G::C_STEP * G::ROWS * PER_ROW; i += G::THREADS) {
+  for (u32 i = threadIdx.x; i < G::C_STEP * G::ROWS * PER_ROW; i += G::STAGERS) {
     const u32 column = i % PER_ROW * N, line = i / PER_ROW, row = line % G::ROWS, c = line / G::ROWS;
     const u32 iy = tile.iy + row, ix = tile.ix + column;
     const bool inside = iy < static_cast<u32>(sizes.H) && ix < static_cast<u32>(sizes.W) &&

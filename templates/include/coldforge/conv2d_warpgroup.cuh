@@ -7,41 +7,66 @@
 
 namespace coldforge {
 
-// The tiles of a block: each at a distance from the one before, or neighbours.
+// The tiles of a consumer: each at a distance from the one before, or neighbours. Of a block's consumers each
+// has as many as the one before, or one less.
+template <class G>
 struct TileWalk {
-  u64 index, end, step;
+  u64 all, each, odd;  // consumers of the grid; tiles of each, and how many consumers have one more
 
-  template <class G>
-  static __device__ __forceinline__ TileWalk of(const Conv2dSizes& sizes) {
-    const u64 blocks = gridDim.x / G::OC_TILES, block = blockIdx.x / G::OC_TILES;
+  __device__ __forceinline__ explicit TileWalk(const Conv2dSizes& sizes) {
     const u64 count = Conv2dTensorTile<G>::count(sizes);
-    if (G::Config::NEIGHBOURS) return {block * count / blocks, (block + 1) * count / blocks, 1};
-    return {block, count, blocks};
+    all = gridDim.x / G::OC_TILES * G::CONSUMERS;
+    each = count / all;
+    odd = count - each * all;
   }
-  __device__ __forceinline__ bool more() const { return index + step < end; }
-  __device__ __forceinline__ void next() { index += step; }
+  __device__ __forceinline__ bool has(u32 consumer, u32 round) const {
+    return round < each + (number_of(consumer) < odd ? 1 : 0);
+  }
+  __device__ __forceinline__ u64 at(u32 consumer, u32 round) const {
+    const u64 own = number_of(consumer);
+    return G::Config::NEIGHBOURS ? own * each + min(own, odd) + round : own + round * all;
+  }
+
+ private:
+  static __device__ __forceinline__ u64 number_of(u32 consumer) {
+    return static_cast<u64>(blockIdx.x / G::OC_TILES) * G::CONSUMERS + consumer;
+  }
 };
 
-// Four warps that fill stage after stage with tiles of input.
+// Where the next tile is, of those that go round all stages.
+template <class G>
+struct StageTurn {
+  u32 stage, phase;
+
+  __device__ __forceinline__ explicit StageTurn(u32 number)
+      : stage(number % G::STAGES), phase(number / G::STAGES % 2) {}
+};
+
+// Four warps that fill stage after stage, with each consumer's next tile in turn.
 template <class G>
 __device__ __forceinline__ void gather_tiles(const typename G::Element* x, const Conv2dSizes& sizes,
-                                             typename G::Shared& shared, TileWalk walk) {
-  u32 stage = 0, phase = 0;
+                                             typename G::Shared& shared) {
+  const TileWalk<G> walk(sizes);
+  const auto has = [&](u32 number) { return walk.has(number % G::CONSUMERS, number / G::CONSUMERS); };
+  const auto fetch = [&](u32 number) {
+    const u64 index = walk.at(number % G::CONSUMERS, number / G::CONSUMERS);
+    stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), 0, sizes);
+    cp_async_commit();
+  };
+  if (has(0)) fetch(0);
+  mbarrier_wait(&shared.weights_read, 0);
 #pragma unroll 1
-  for (int turn = 0;; turn ^= 1) {
-    const Conv2dTensorTile<G> tile(walk.index, sizes);
-    const GatheredTile<G> pixels(x, tile, sizes);
-    const SplitScale scale = scale_of<G>(shared, pixels, turn);
-    mbarrier_wait(&shared.empty[stage], phase);
-    fill_stage<G>(shared.stages[stage], pixels, scale);
+  for (u32 number = 0; has(number); ++number) {
+    cp_async_wait<0>();
+    await_gatherers<G>();
+    const SplitScale scale = scale_of<G>(shared, static_cast<int>(number % 2));
+    const StageTurn<G> turn(number);
+    mbarrier_wait(&shared.empty[turn.stage], turn.phase ^ 1);
+    fill_stage<G>(shared.stages[turn.stage], shared, scale);
     publish_shared();
-    mbarrier_arrive(&shared.full[stage]);
-    if (!walk.more()) break;
-    walk.next();
-    if (++stage == G::STAGES) {
-      stage = 0;
-      phase ^= 1;
-    }
+    mbarrier_arrive(&shared.full[turn.stage]);
+    await_gatherers<G>();
+    if (has(number + 1)) fetch(number + 1);
   }
 }
 
@@ -77,28 +102,26 @@ struct Conv2dConsumer {
     exact_weights = __all_sync(0xffffffffu, fold() && exact);
   }
 
-  // Computes this group's rows of a tile. Where the image is taken in whole rows they are one run of memory,
+  // Computes a tile. Where the image is taken in whole rows they are one run of memory,
   // which goes on from the tile before unless this one `begins` it, and into the next unless it `ends`.
   __device__ __forceinline__ void compute(const Conv2dTensorTile<G>& tile, const OperandStage<G>& stage,
                                           const RunWeights<G>& weights, bool begins, bool ends) {
-    // The same in all lanes; but for the exchange the compiler could not tell.
-    const int group = G::CONSUMERS == 1 ? 0 : static_cast<int>(held(threadIdx.x / 128 - 1));
-    const int first = group * G::OWN_ROWS, last = min(tile.pixels / tile.width, first + G::OWN_ROWS);
+    const int rows = tile.pixels / tile.width;
     const bool whole = tile.width == sizes.W_out, even = sizes.W_out % 2 == 0;
     const i64 plane = static_cast<i64>(sizes.H_out) * sizes.W_out;
     T* const to = y + (static_cast<i64>(tile.n) * G::C_OUT + oc0) * plane +
                   static_cast<i64>(tile.oy) * sizes.W_out + tile.ox;
     const float factors[2] = {factor[0] * stage.unscale, factor[1] * stage.unscale};
     const bool all = exact_weights && stage.exact, some = exact_weights && stage.usable;
-    Place place = {first, 0};
+    Place place = {0, 0};
 #pragma unroll 1
-    while (place.row < last) {
+    while (place.row < rows) {
       const Place next = place.next(tile.width);
       RunSums<G> sums;
       begin_run<G>(sums, stage.operands, weights, place.row * G::PITCH + place.column);
       warpgroup_wait<0>();
       finish(sums, factors);
-      if (place.column == 0 && (!whole || (begins && place.row == first)))
+      if (place.column == 0 && (!whole || (begins && place.row == 0)))
         stream.begin(to + static_cast<i64>(place.row) * sizes.W_out, even);
       // What was sent before is read.
       __syncwarp();
@@ -106,7 +129,7 @@ struct Conv2dConsumer {
       const int count = min(G::RUN, tile.width - place.column);
       if (!all) repair(tile, stage, place, count, some);
       __syncwarp();
-      stream.send(static_cast<u32>(count), whole ? ends && next.row >= last : next.column == 0);
+      stream.send(static_cast<u32>(count), whole ? ends && next.row >= rows : next.column == 0);
       place = next;
     }
   }
@@ -180,34 +203,29 @@ struct Conv2dConsumer {
   }
 };
 
-// Multiplies tile after tile as they come.
+// Multiplies the tiles of a consumer as they come.
 template <class G, class Epilogue>
 __device__ __forceinline__ void consume_tiles(Conv2dConsumer<G, Epilogue>& consumer,
                                               const RunWeights<G>& weights, const Conv2dSizes& sizes,
-                                              typename G::Shared& shared, TileWalk walk) {
-  u32 stage = 0, phase = 0;
+                                              typename G::Shared& shared, u32 own) {
+  const TileWalk<G> walk(sizes);
   bool begins = true;
 #pragma unroll 1
-  while (true) {
-    const Conv2dTensorTile<G> tile(walk.index, sizes);
-    const bool more = walk.more();
-    walk.next();
+  for (u32 round = 0; walk.has(own, round); ++round) {
+    const Conv2dTensorTile<G> tile(walk.at(own, round), sizes);
     // Rows of one image follow each other where a tile is as wide as they are.
-    const bool goes_on = G::Config::NEIGHBOURS && G::CONSUMERS == 1 && more &&
-                         Conv2dTensorTile<G>(walk.index, sizes).n == tile.n &&
+    const bool goes_on = G::Config::NEIGHBOURS && walk.has(own, round + 1) &&
+                         Conv2dTensorTile<G>(walk.at(own, round + 1), sizes).n == tile.n &&
                          consumer.stream.written < 1u << 30;
-    mbarrier_wait(&shared.full[stage], phase);
+    const u32 number = round * G::CONSUMERS + own;
+    const StageTurn<G> turn(number);
+    mbarrier_wait(&shared.full[turn.stage], turn.phase);
     // Some lanes may have seen it before others.
     __syncwarp();
-    consumer.compute(tile, shared.stages[stage], weights, begins, !goes_on);
+    consumer.compute(tile, shared.stages[turn.stage], weights, begins, !goes_on);
     begins = !goes_on;
-    if (!more) break;
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.empty[stage]);
-    if (++stage == G::STAGES) {
-      stage = 0;
-      phase ^= 1;
-    }
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.empty[turn.stage]);
   }
 }
 
@@ -219,33 +237,29 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
                                                  const Conv2dSizes& sizes, const Epilogue& epilogue,
                                                  typename G::Shared& shared) {
   const int oc0 = static_cast<int>(blockIdx.x % G::OC_TILES) * G::OC_TILE;
-  const TileWalk walk = TileWalk::of<G>(sizes);
-  if (walk.index >= walk.end) return;
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int stage = 0; stage < G::STAGES; ++stage) {
-      mbarrier_init(&shared.full[stage], GATHERERS);
-      mbarrier_init(&shared.empty[stage], G::CONSUMERS * 4);
+      mbarrier_init(&shared.full[stage], G::STAGERS);
+      mbarrier_init(&shared.empty[stage], 4);
     }
+    mbarrier_init(&shared.weights_read, G::CONSUMERS * 4);
     fence_barrier_init();
   }
   const bool mine = split_weights<G>(shared, weight, bias, oc0);
   const bool exact_weights = __syncthreads_and(mine) != 0;
-  if (threadIdx.x < GATHERERS) {
+  if (threadIdx.x < G::STAGERS) {
     give_registers<G::Config::GATHER_REGISTERS>();
-    gather_tiles<G>(x, sizes, shared, walk);
+    gather_tiles<G>(x, sizes, shared);
   } else {
     take_registers<G::Config::CONSUMER_REGISTERS>();
     const Held<Epilogue> kept(epilogue);
     const RunWeights<G> weights(shared);
     Conv2dConsumer<G, Epilogue> consumer(x, weight, y, sizes, kept.get(), shared, oc0, exact_weights);
     __syncwarp();
-    // Weights are read: the stages are free.
-    if (threadIdx.x % 32 == 0) {
-#pragma unroll
-      for (int stage = 0; stage < G::STAGES; ++stage) mbarrier_arrive(&shared.empty[stage]);
-    }
-    consume_tiles<G>(consumer, weights, sizes, shared, walk);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.weights_read);
+    // The same in all lanes; but for the exchange the compiler could not tell.
+    consume_tiles<G>(consumer, weights, sizes, shared, uniform(threadIdx.x / 128 - 1));
   }
 }
 

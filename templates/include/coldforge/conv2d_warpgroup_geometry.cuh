@@ -26,7 +26,10 @@ struct OperandStage {
 template <class G>
 struct Conv2dWarpgroupShared {
   using Weights = uint4[G::PARTS][G::UNITS][G::OC_TILE];
+  using Raw = typename G::Element[G::C_STEP][G::ROWS][G::COLUMNS];
   alignas(128) unsigned char results[G::CONSUMERS][G::OC_TILE][G::RING];
+  // The tile of input that is made operands of next.
+  alignas(16) Raw raw;
   OperandStage<G> stages[G::STAGES];
   // What turns a sum of scaled products back, but for the scale of the pixels; and the bias.
   float unscale[G::OC_TILE];
@@ -35,9 +38,10 @@ struct Conv2dWarpgroupShared {
   // or NaN; in turn for this tile and the next, each also without what is not finite.
   u32 largest[4][4];
   u32 least[4][4];
-  // Of each stage: it is filled; it has been read.
+  // Barriers. Of each stage: it is filled; it has been read.
   u64 full[G::STAGES];
   u64 empty[G::STAGES];
+  u64 weights_read;
 
   __device__ __forceinline__ Weights& weights() { return *reinterpret_cast<Weights*>(stages[0].operands); }
 };
@@ -55,20 +59,22 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int TILE_Y = C::TILE_Y, COLUMNS = C::COLUMNS, RUN = C::RUN, RING = C::RING;
   static constexpr int CONSUMERS = C::CONSUMERS, STAGES = C::STAGES;
   static constexpr int THREADS = 128 * (1 + CONSUMERS), WARPS = THREADS / 32;
-  // The rows that four warps compute of a tile.
-  static constexpr int OWN_ROWS = (TILE_Y + CONSUMERS - 1) / CONSUMERS;
+  static constexpr int STAGERS = 128;  // that copy input to shared memory
   static constexpr int OC_TILE = 64, OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
 
   // A float is a half and the half nearest to what is left of it, times LOW_SCALE; or a half alone.
   static constexpr int PARTS = C::PARTS;
   static constexpr float LOW_SCALE = 2048.0f;
-  static constexpr int C_GROUPS = (C_IN + 7) / 8, UNITS = C_GROUPS * TAPS, PAIRS = UNITS / 2;
+  static constexpr int C_STEP = C_IN, C_GROUPS = (C_IN + 7) / 8, UNITS = C_GROUPS * TAPS, PAIRS = UNITS / 2;
   static __device__ __forceinline__ int unit_of(int tap) { return tap; }
 
-  static constexpr int SHIFT = 0;
+  // Input is copied 16 bytes at a time where every row of the image begins at a multiple of that; so a tile
+  // begins at such a column, SHIFT columns left of the first that is needed.
+  static constexpr int COPY = 16 / int(sizeof(T));
+  static constexpr int SHIFT = (COPY - P::padding_w % COPY) % COPY;
   static constexpr int ROWS = (TILE_Y - 1) * P::stride_h + (R - 1) * P::dilation_h + 1;
-  static constexpr int WIDEST = (COLUMNS - (S - 1) * P::dilation_w - 1) / P::stride_w + 1;
+  static constexpr int WIDEST = (COLUMNS - SHIFT - (S - 1) * P::dilation_w - 1) / P::stride_w + 1;
 
   // Operands: a plane for each part, eight channels and remainder of row and column by the strides, so that
   // neighbouring outputs are neighbours for every tap.
@@ -76,7 +82,7 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int PITCH = COLUMNS / P::stride_w, LINES = (ROWS + P::stride_h - 1) / P::stride_h;
   static constexpr int PART_BYTES = C_GROUPS * PHASES * LINES * PITCH * 16;
   // Runs may read on behind the last plane, for pixels that are none.
-  static constexpr int BEHIND = (RUN + (S - 1) * P::dilation_w / P::stride_w + 1) * 16;
+  static constexpr int BEHIND = (RUN + (SHIFT + (S - 1) * P::dilation_w) / P::stride_w + 1) * 16;
   static constexpr int WEIGHT_BYTES = PARTS * UNITS * OC_TILE * 16;
   static constexpr int OPERAND_BYTES =
       PARTS * PART_BYTES + BEHIND > WEIGHT_BYTES ? PARTS * PART_BYTES + BEHIND : WEIGHT_BYTES;
@@ -90,7 +96,7 @@ struct Conv2dWarpgroupGeometry {
   }
   // Bytes from a pixel's place to what a unit multiplies.
   static __host__ __device__ constexpr int offset_of(int unit) {
-    const int tap = unit % TAPS, row = tap / S * P::dilation_h, column = tap % S * P::dilation_w;
+    const int tap = unit % TAPS, row = tap / S * P::dilation_h, column = SHIFT + tap % S * P::dilation_w;
     return (unit / TAPS * (PHASES * LINES * PITCH) + place_of(row, column)) * 16;
   }
 

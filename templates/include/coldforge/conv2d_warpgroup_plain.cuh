@@ -72,7 +72,7 @@ __device__ __forceinline__ bool meets_unfit(const OperandStage<G>& stage, int y,
 #pragma unroll
     for (int tap = 0; tap < G::TAPS; ++tap) {
       const int row = y * G::Problem::stride_h + tap / G::S * G::Problem::dilation_h;
-      const int column = x * G::Problem::stride_w + tap % G::S * G::Problem::dilation_w;
+      const int column = x * G::Problem::stride_w + G::SHIFT + tap % G::S * G::Problem::dilation_w;
       found |= stage.unfit[group][row][column / 32] >> (column % 32);
     }
   }

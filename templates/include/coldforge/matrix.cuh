@@ -65,9 +65,12 @@ __device__ __forceinline__ float high_half(u32 pair) {
   return value;
 }
 
-// The same word, in all lanes, of which no compiler knows how it came to be: it is kept instead of being
-// computed again in every turn of a loop, where registers are scarce.
-__device__ __forceinline__ u32 held(u32 word) { return __shfl_sync(0xffffffffu, word, 0); }
+// The same word of a warp's lanes, of which no compiler knows how it came to be: it is kept in a register of
+// its own instead of being computed again in every turn of a loop.
+__device__ __forceinline__ u32 held(u32 word) { return __shfl_xor_sync(0xffffffffu, word, 1); }
+
+// A word that is the same in all lanes: the compiler learns that.
+__device__ __forceinline__ u32 uniform(u32 word) { return __shfl_sync(0xffffffffu, word, 0); }
 
 #endif  // __CUDACC__
 

@@ -45,7 +45,7 @@ struct MatrixPlace {
   u32 start;
 
   __device__ __forceinline__ explicit MatrixPlace(const void* base)
-      : start(__shfl_sync(0xffffffffu, shared_address(base) >> 4, 0)) {}
+      : start(uniform(shared_address(base) >> 4)) {}
   // Of the matrix `offset` bytes further, with rows 8 to 15 `apart` bytes behind the others.
   __device__ __forceinline__ MatrixDescriptor at(u32 offset, u32 apart) const {
     return static_cast<u64>(start + ((offset >> 4) + (apart >> 4 << 16))) | static_cast<u64>(128 >> 4) << 32;

@@ -47,6 +47,7 @@ inline void multiply_halves(float (&sum)[4], unsigned a0, unsigned a1, unsigned 
 }
 
 inline unsigned held(unsigned word) { return word; }
+inline unsigned uniform(unsigned word) { return word; }
 
 inline unsigned pack_halves(float low, float high) {
   return static_cast<unsigned>(coldforge_emulator::half_bits(low)) |
