@@ -113,37 +113,28 @@ struct Conv2dConsumer {
                   static_cast<i64>(tile.oy) * sizes.W_out + tile.ox;
     const float factors[2] = {factor[0] * stage.unscale, factor[1] * stage.unscale};
     const bool all = exact_weights && stage.exact, some = exact_weights && stage.usable;
-    Place place = {0, 0};
+    const int final_row = ends ? rows - 1 : -1;
 #pragma unroll 1
-    while (place.row < rows) {
-      const Place next = place.next(tile.width);
-      RunSums<G> sums;
-      begin_run<G>(sums, stage.operands, weights, place.row * G::PITCH + place.column);
-      warpgroup_wait<0>();
-      finish(sums, factors);
-      if (place.column == 0 && (!whole || (begins && place.row == 0)))
-        stream.begin(to + static_cast<i64>(place.row) * sizes.W_out, even);
-      // What was sent before is read.
-      __syncwarp();
-      stream.write(sums.high);
-      const int count = min(G::RUN, tile.width - place.column);
-      if (!all) repair(tile, stage, place, count, some);
-      __syncwarp();
-      stream.send(static_cast<u32>(count), whole ? ends && next.row >= rows : next.column == 0);
-      place = next;
+    for (int row = 0; row < rows; ++row) {
+      if (!whole || (begins && row == 0)) stream.begin(to + static_cast<i64>(row) * sizes.W_out, even);
+#pragma unroll 1
+      for (int column = 0; column < tile.width; column += G::RUN) {
+        RunSums<G> sums;
+        begin_run<G>(sums, stage.operands, weights, row * G::PITCH + column);
+        warpgroup_wait<0>();
+        finish(sums, factors);
+        // What was sent before is read.
+        __syncwarp();
+        stream.write(sums.high);
+        const int count = min(G::RUN, tile.width - column);
+        if (!all) repair(tile, stage, row, column, count, some);
+        __syncwarp();
+        stream.send(static_cast<u32>(count), column + G::RUN >= tile.width && (!whole || row == final_row));
+      }
     }
   }
 
  private:
-  // Of a run in a tile.
-  struct Place {
-    int row, column;
-
-    __device__ __forceinline__ Place next(int width) const {
-      return column + G::RUN < width ? Place{row, column + G::RUN} : Place{row + 1, 0};
-    }
-  };
-
   // Sets factors and shifts; returns whether they are in the range of a float with all scales of pixels.
   __device__ __forceinline__ bool fold() {
     bool fit = true;
@@ -177,7 +168,7 @@ struct Conv2dConsumer {
   // Computes anew, in plain arithmetic, the pixels of a run that meet input which does not bear the tile's
   // scale; all where it bears none. A lane takes a pixel, of eight of the warp's channels at a time.
   __device__ __forceinline__ void repair(const Conv2dTensorTile<G>& tile, const OperandStage<G>& stage,
-                                         const Place& place, int count, bool some) const {
+                                         int row, int column, int count, bool some) const {
     const int lane = static_cast<int>(threadIdx.x) % 32,
               begin = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
     const PlainPixels<G> pixels(x, weight, tile, oc0, sizes);
@@ -185,13 +176,12 @@ struct Conv2dConsumer {
 #pragma unroll 1
     for (int first = 0; first < count; first += 32) {
       const int own = min(first + lane, count - 1);
-      const bool bad =
-          first + lane < count && (!some || meets_unfit<G>(stage, place.row, place.column + own));
+      const bool bad = first + lane < count && (!some || meets_unfit<G>(stage, row, column + own));
       if (!__any_sync(0xffffffffu, bad)) continue;
 #pragma unroll 1
       for (int eight = begin; eight < begin + 16; eight += 8) {
         float sums[8];
-        pixels.sum(sums, eight, place.row, place.column + own);
+        pixels.sum(sums, eight, row, column + own);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
           if (bad && eight + k < stream.channels)
@@ -249,10 +239,8 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
   const bool mine = split_weights<G>(shared, weight, bias, oc0);
   const bool exact_weights = __syncthreads_and(mine) != 0;
   if (threadIdx.x < G::STAGERS) {
-    give_registers<G::Config::GATHER_REGISTERS>();
     gather_tiles<G>(x, sizes, shared);
   } else {
-    take_registers<G::Config::CONSUMER_REGISTERS>();
     const Held<Epilogue> kept(epilogue);
     const RunWeights<G> weights(shared);
     Conv2dConsumer<G, Epilogue> consumer(x, weight, y, sizes, kept.get(), shared, oc0, exact_weights);

@@ -21,16 +21,18 @@ struct ResultStream {
 
   unsigned char* slots[2];  // the rings of this lane's two channels as it holds results
   u32 lows[2];              // where its first element goes, but for 2^32
-  unsigned char* own_slot;  // the ring of the first channel that this lane sends
-  u64 own;                  // where that channel's run begins, and the lane's line behind it
-  u64 first;                // where the block's first channel's run begins
-  u64 plane;                // bytes of a channel
-  u32 written;              // bytes that are written of every channel
+  u32 own_ring;             // the ring of the first channel that this lane sends, in bytes from `rings`
+  unsigned char* rings;
+  u64 own;      // where that channel's run begins, and the lane's line behind it
+  u64 first;    // where the block's first channel's run begins
+  u64 plane;    // bytes of a channel
+  u32 written;  // bytes that are written of every channel
   int channels;
   bool in_pairs;
 
   __device__ __forceinline__ ResultStream(typename G::Shared& shared, int oc0, const Conv2dSizes& sizes)
-      : own_slot(ring_of(shared, warp_channel() + lane() / LANES)),
+      : own_ring(apart((warp_channel() + lane() / LANES) * G::RING)),
+        rings(ring_of(shared, 0)),
         plane(static_cast<u64>(sizes.H_out) * static_cast<u32>(sizes.W_out) * SIZE),
         channels(min(G::OC_TILE, G::C_OUT - oc0)) {
 #pragma unroll
@@ -73,17 +75,13 @@ struct ResultStream {
   // Sends what may leave of `count` more elements of each channel; all of it where the run ends.
   __device__ __forceinline__ void send(u32 count, bool ends) {
     const u32 bytes = count * SIZE;
-    // The line in which the run begins may not have left yet: no byte before the run is ours.
-    const bool begins = written < LINE;
-    if (!begins && G::RUN_BYTES % LINE == 0 && count == G::RUN) {
+    if (written < LINE || ends) {
+      send_edges(bytes, ends);
+    } else if (G::RUN_BYTES % LINE == 0 && count == G::RUN) {
       send_lines<true>(bytes);
     } else {
       send_lines<false>(bytes);
     }
-    if (ends) send_rest(bytes);
-    const bool in_pieces = (first | plane) % PIECE == 0;
-    if ((begins && !in_pieces) || (ends && !(in_pieces && (written + bytes) % PIECE == 0)))
-      send_singly(bytes, begins, ends);
     written += bytes;
   }
 
@@ -98,74 +96,65 @@ struct ResultStream {
   __device__ __forceinline__ void write_some(const u32 (&at)[2], const float (&values)[G::RUN / 2]) const {
 #pragma unroll
     for (u32 row = 0; row < 2; ++row) {
+      unsigned char *low = slots[row] + at[row], *high = low - G::RING;
 #pragma unroll
       for (u32 j = 0; j < G::RUN / 8; ++j) {
 #pragma unroll
         for (u32 k = 0; k < 2; k += N) {
-          const u32 here = at[row] + (j * 8 + k) * SIZE;
+          const u32 further = (j * 8 + k) * SIZE;
           Vector<T, N> some;
 #pragma unroll
           for (u32 i = 0; i < N; ++i) some.at[i] = from_float<T>(values[j * 4 + row * 2 + k + i]);
-          store_vector<N>(reinterpret_cast<T*>(slots[row] + (TURNS ? here & MASK : here)), some);
+          store_vector<N>(
+              reinterpret_cast<T*>((TURNS && at[row] >= G::RING - further ? high : low) + further), some);
         }
       }
     }
   }
 
-  // Sends the lines that `bytes` more bytes complete, of a few channels at a time. FULL: of each channel
-  // LINES, and none with bytes before the run.
+  // Sends the lines that `bytes` more bytes complete, of a few channels at a time; none of them has bytes
+  // before the run. FULL: of each channel LINES.
   template <bool FULL>
   __device__ __forceinline__ void send_lines(u32 bytes) const {
-    const u32 line = lane() % LANES / 8, piece = line * LINE + lane() % 8 * PIECE;
+    const int missing = static_cast<int>((lane() % LANES / 8 + 1) * LINE - bytes);
     u64 to = own + written;
 #pragma unroll
     for (u32 i = 0; i < 16 / CHANNELS; ++i) {
-      const u32 low = static_cast<u32>(to), before = low % LINE;
-      bool leaves = FULL || (before + bytes >= (line + 1) * LINE && piece + written >= before);
-      if (!G::WHOLE_OC_TILES) leaves = leaves && has(lane() / LANES + i * CHANNELS);
-      const u32 at = (low & ~(LINE - 1)) | lane() % 8 * PIECE;
-      store(to, at, own_slot + i * (CHANNELS * G::RING), leaves);
+      const u32 low = static_cast<u32>(to), at = (low & ~(LINE - 1)) | lane() % 8 * PIECE;
+      int before = FULL ? missing : static_cast<int>(low % LINE);
+      if (!G::WHOLE_OC_TILES && !has(lane() / LANES + i * CHANNELS)) before = -1 - static_cast<int>(LINE);
+      move_result<G::Config::STREAMING>(reinterpret_cast<void*>((to & 0xffffffff00000000u) | at),
+                                        rings + (own_ring + (at & MASK)) + i * (CHANNELS * G::RING), before,
+                                        missing);
       to += CHANNELS * plane;
     }
   }
-  // Sends the pieces of the line in which the run ends.
-  __device__ __forceinline__ void send_rest(u32 bytes) const {
-    u64 to = first + (warp_channel() + lane() / 8) * plane + written + bytes;
+
+  // Sends what may leave where the run begins or ends in the middle of a line, a channel at a time.
+  __device__ __forceinline__ void send_edges(u32 bytes, bool ends) const {
+    u64 begin = first + warp_channel() * plane;
+    const unsigned char* ring = rings + warp_channel() * G::RING;
 #pragma unroll 1
-    for (u32 i = 0; i < 16; i += 4) {
-      const u32 low = static_cast<u32>(to), before = low % LINE, piece = lane() % 8 * PIECE;
-      const bool leaves = piece + PIECE <= before && piece + written + bytes >= before && has(lane() / 8 + i);
-      const u32 at = (low & ~(LINE - 1)) | piece;
-      store(to, at, slots[0] + static_cast<int>(lane() / 8 + i) * G::RING - channel_of(0) % 16 * G::RING,
-            leaves);
-      to += 4 * plane;
-    }
-  }
-  // Stores a piece of a line of 128 bytes whose address ends with `at`.
-  static __device__ __forceinline__ void store(u64 line, u32 at, const unsigned char* slot, bool leaves) {
-    uint4 piece = {};
-    if (leaves) piece = *reinterpret_cast<const uint4*>(slot + (at & MASK));
-    const u64 to = (line & 0xffffffff00000000u) | at;
-    store_result<G::Config::STREAMING>(reinterpret_cast<void*>(to), piece, leaves);
-  }
-  // Sends what lies beside whole pieces of 16 bytes, a lane for a channel.
-  __device__ __forceinline__ void send_singly(u32 bytes, bool begins, bool ends) const {
-    if (lane() >= 16 || !has(lane())) return;
-    const u64 begin = first + (warp_channel() + lane()) * plane, end = begin + written + bytes;
-    const u64 head = (begin + PIECE - 1) & ~static_cast<u64>(PIECE - 1),
-              tail = end & ~static_cast<u64>(PIECE - 1);
-    const unsigned char* slot = slots[0] + (static_cast<int>(lane()) - channel_of(0) % 16) * G::RING;
-    if (begins) {
+    for (u32 channel = 0; channel < 16 && has(channel); ++channel) {
+      const u64 next = begin + written + bytes;
+      const u64 low = max(begin, (begin + written) & ~static_cast<u64>(LINE - 1)),
+                stop = ends ? next : next & ~static_cast<u64>(LINE - 1);
 #pragma unroll 1
-      for (u64 at = begin; at < min(head, end); at += SIZE) single(at, slot);
+      for (u64 at = (low & ~static_cast<u64>(PIECE - 1)) + lane() * PIECE; at < stop; at += 32 * PIECE) {
+        const unsigned char* from = ring + (static_cast<u32>(at) & MASK);
+        if (at >= low && at + PIECE <= stop) {
+          move_result<G::Config::STREAMING>(reinterpret_cast<void*>(at), from, 0, 0);
+        } else {
+#pragma unroll
+          for (u32 i = 0; i < PIECE; i += SIZE) {
+            if (at + i >= low && at + i < stop)
+              *reinterpret_cast<T*>(at + i) = *reinterpret_cast<const T*>(from + i);
+          }
+        }
+      }
+      begin += plane;
+      ring += G::RING;
     }
-    if (ends) {
-#pragma unroll 1
-      for (u64 at = max(begin, tail); at < end; at += SIZE) single(at, slot);
-    }
-  }
-  static __device__ __forceinline__ void single(u64 at, const unsigned char* slot) {
-    *reinterpret_cast<T*>(at) = *reinterpret_cast<const T*>(slot + (static_cast<u32>(at) & MASK));
   }
   __device__ __forceinline__ bool has(u32 channel) const {
     return G::WHOLE_OC_TILES || static_cast<int>(warp_channel() + channel) < channels;

@@ -69,6 +69,9 @@ __device__ __forceinline__ float high_half(u32 pair) {
 // its own instead of being computed again in every turn of a loop.
 __device__ __forceinline__ u32 held(u32 word) { return __shfl_xor_sync(0xffffffffu, word, 1); }
 
+// Each lane's word, in the same way.
+__device__ __forceinline__ u32 apart(u32 word) { return __shfl_sync(0xffffffffu, word, threadIdx.x % 32); }
+
 // A word that is the same in all lanes: the compiler learns that.
 __device__ __forceinline__ u32 uniform(u32 word) { return __shfl_sync(0xffffffffu, word, 0); }
 

@@ -67,20 +67,22 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Stores 16 bytes to global memory where `yes`, without a branch; with STREAMING the caches give them up
-// first.
+// Moves 16 bytes from shared to global memory where a >= b, without a branch; with STREAMING the caches give
+// them up first.
 template <bool STREAMING>
-__device__ __forceinline__ void store_result(void* to, const uint4& value, bool yes) {
+__device__ __forceinline__ void move_result(void* to, const void* from, int a, int b) {
   if constexpr (STREAMING) {
     asm volatile(
-        "{.reg .pred yes; setp.ne.b32 yes, %5, 0; @yes st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};}" ::"l"(
+        "{.reg .pred moves; .reg .b32 x, y, z, w; setp.ge.s32 moves, %2, %3; "
+        "@moves ld.shared.v4.b32 {x, y, z, w}, [%1]; @moves st.global.cs.v4.b32 [%0], {x, y, z, w};}" ::"l"(
             to),
-        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(static_cast<int>(yes))
+        "r"(shared_address(from)), "r"(a), "r"(b)
         : "memory");
   } else {
     asm volatile(
-        "{.reg .pred yes; setp.ne.b32 yes, %5, 0; @yes st.global.v4.u32 [%0], {%1, %2, %3, %4};}" ::"l"(to),
-        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(static_cast<int>(yes))
+        "{.reg .pred moves; .reg .b32 x, y, z, w; setp.ge.s32 moves, %2, %3; "
+        "@moves ld.shared.v4.b32 {x, y, z, w}, [%1]; @moves st.global.v4.b32 [%0], {x, y, z, w};}" ::"l"(to),
+        "r"(shared_address(from)), "r"(a), "r"(b)
         : "memory");
   }
 }

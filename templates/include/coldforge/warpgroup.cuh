@@ -24,17 +24,6 @@ __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// All warps of four: from here on they have COUNT registers a thread, which others of the block have given
-// up, or keep only so many. COUNT is a multiple of 8.
-template <int COUNT>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
 // Describes a matrix of 16 rows of 16-bit elements in shared memory: eight neighbouring rows of a column are
 // 16 bytes, eight neighbouring columns 128; rows 8 to 15 are some bytes behind rows 0 to 7.
 using MatrixDescriptor = u64;

@@ -47,6 +47,7 @@ inline void multiply_halves(float (&sum)[4], unsigned a0, unsigned a1, unsigned 
 }
 
 inline unsigned held(unsigned word) { return word; }
+inline unsigned apart(unsigned word) { return word; }
 inline unsigned uniform(unsigned word) { return word; }
 
 inline unsigned pack_halves(float low, float high) {
@@ -134,12 +135,8 @@ inline void multiply_warpgroup(float (&sum)[SUMS], const unsigned (&a)[4], const
 }
 
 template <bool STREAMING>
-inline void store_result(void* to, const uint4& value, bool yes) {
-  if (yes) *static_cast<uint4*>(to) = value;
+inline void move_result(void* to, const void* from, int a, int b) {
+  if (a >= b) *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 }
-template <int COUNT>
-inline void take_registers() {}
-template <int COUNT>
-inline void give_registers() {}
 
 }  // namespace coldforge
