@@ -153,7 +153,8 @@ def _is_other(problem: Problem, founding: Problem) -> bool:
 
 
 def _asked_for(space: Space, wanted: Sequence[Mapping[str, int | str]]) -> list[Config]:
-    known = [each for each in wanted if set(each) <= set(space.default)]
+    values = {parameter.name: parameter.values for parameter in space.parameters}
+    known = [each for each in wanted if all(each[name] in values.get(name, ()) for name in each)]
     return [space.config({**space.default, **each}) for each in known]
 
 
