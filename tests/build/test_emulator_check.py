@@ -46,6 +46,9 @@ def _own_templates(folder: Path, old: str, new: str) -> list[str]:
     """A family like conv2d with one change in its template and few configs; the command that checks it."""
     family = folder / "my_conv2d"
     shutil.copytree(BUILTIN_ROOT / "conv2d", family)
+    for path in family.glob("space.*.cuda.yaml"):
+        if path.name != "space.direct.cuda.yaml":
+            path.unlink()
     declared = (family / "family.yaml").read_text()
     (family / "family.yaml").write_text(declared.replace("family: conv2d", "family: my_conv2d", 1))
     template = (family / "direct.cu.jinja").read_text()
