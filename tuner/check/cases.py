@@ -22,7 +22,7 @@ LONG_PLANES, NARROW_PLANES = ((257, 259), (173, 191), (91, 181)), ((37, 2), (173
 WHOLE_TILES = (16, 32)
 """Rows and columns of the input's planes; rows of narrow ones, and columns beyond the least that are legal;
 rows and columns of the output."""
-COLUMN_ROWS = 13
+COLUMN_ROWS = 20
 MOST_ELEMENTS = 1_200_000
 """Of all tensors together: the long plane with more of them would take seconds."""
 
