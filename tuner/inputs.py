@@ -187,9 +187,11 @@ def _impulses(problem: Problem, tensors: Tensors, generator: torch.Generator) ->
 
     An output that depends on no impulse must be f(0) exactly, and one that does must show one product: so
     each impulse reaches exactly the outputs that it should, by the right amount. In a mean over a plane the
-    impulse is as many times higher as the plane has pixels.
+    impulse is as many times higher as the plane has pixels. Elsewhere the last input
+    channel's filters are x 1e-12: where an impulse meets these, the others do not hide what became of it.
     """
-    data, _, rest = _roles(problem)
+    data, filters, rest = _roles(problem)
+    weak = filters is not None and shrinkage(problem) < 2
     value = tensors[data] if tensors[data].dim() > 1 else tensors[data][None]
     impulse = torch.zeros_like(value)
     height = min(shrinkage(problem), torch.finfo(problem.dtype.torch).max / 16)
@@ -202,10 +204,15 @@ def _impulses(problem: Problem, tensors: Tensors, generator: torch.Generator) ->
         anywhere = int(torch.randint(size, (), generator=generator))
         place = corners[sample] if sample < len(corners) else anywhere
         channel = int(torch.randint(planes.shape[1], (), generator=generator))
+        if weak and sample == planes.shape[0] - 1:
+            channel = planes.shape[1] - 1
         target[sample, channel, place] = (planes[sample, channel, place] + 2.0) * height
     if planes.shape[0] == 1 and size > 64:
         target[0, -1, size - 1] = -1.5 * height
     tensors[data] = impulse.view_as(tensors[data])
+    if weak and filters is not None:
+        axis = 1 - min(1, _channels_axis(problem, filters))
+        tensors[filters].select(axis, -1).mul_(_Scales(problem.dtype.torch).smallest)
     for name in rest:
         tensors[name].zero_()
 

@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 from coldforge.codegen.catalogue import BUILTIN_ROOT, catalogue
-from coldforge.codegen.problem import make_problem
-from coldforge.codegen.target import cuda_target
 from coldforge.tuner.check.covering import covering
+from coldforge.tuner.check.instantiations import subjects
 from coldforge.tuner.cli import run
 from emulator_kernels import shared_cache
 
 pytestmark = pytest.mark.build
 
-SM90 = cuda_target("sm_90")
 SMALL = ["--workload", "small", "--shape", "C_in=4,C_out=16"]
 
 
@@ -34,9 +32,8 @@ def _home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["conv2d_divide_leaky_relu", "conv_transpose2d_mean_logsumexp"])
 def test_a_covering_set_has_every_pair_that_is_legal(name: str) -> None:
-    operator = catalogue().operator(name)
-    for space in catalogue().spaces(operator, "cuda"):
-        legal = space.feasible(make_problem(operator, "seed"), SM90)
+    for subject in subjects(catalogue(), catalogue().operator(name)):
+        space, legal = subject.space, subject.configs
         chosen = covering(legal, [space.default])
         assert space.default in chosen
         assert len(chosen) == len(set(chosen)) < 80
@@ -49,6 +46,9 @@ def _own_templates(folder: Path, old: str, new: str) -> list[str]:
     """A family like conv2d with one change in its template and few configs; the command that checks it."""
     family = folder / "my_conv2d"
     shutil.copytree(BUILTIN_ROOT / "conv2d", family)
+    for path in family.glob("space.*.cuda.yaml"):
+        if path.name != "space.direct.cuda.yaml":
+            path.unlink()
     declared = (family / "family.yaml").read_text()
     (family / "family.yaml").write_text(declared.replace("family: conv2d", "family: my_conv2d", 1))
     template = (family / "direct.cu.jinja").read_text()

@@ -21,6 +21,7 @@ from covering_sets import SUBJECTS
 
 MUTATION = Path(__file__).parents[1] / "mutation"
 CONV, MISH = "conv2d_divide_leaky_relu", "conv2d_mish"
+RELU6 = "depthwise_conv2d_relu6"
 LOGSUMEXP, SCALE_MEAN = "conv_transpose2d_mean_logsumexp", "conv_transpose2d_scale_mean"
 # Operator, words over its workload `small`, dtype.
 OWN: dict[str, dict[str, tuple[str, dict[str, int], str]]] = {
@@ -38,6 +39,24 @@ OWN: dict[str, dict[str, tuple[str, dict[str, int], str]]] = {
         "bf16, apart": (MISH, {"C_in": 5, "C_out": 17, "dilation": 2, "padding": 3, "bias": 0}, "bf16"),
         "many taps": (CONV, {"C_in": 2, "C_out": 13, "R": 7, "S": 5, "stride": 2, "padding": 3}, "fp32"),
         "one channel": (CONV, {"C_in": 1, "C_out": 1}, "fp32"),
+        "groups": (CONV, {"C_in": 15, "C_out": 9, "groups": 3, "stride": 2, "padding": 1}, "fp32"),
+        "groups, bf16": (MISH, {"C_in": 6, "C_out": 66, "groups": 2, "bias": 0}, "bf16"),
+        "depthwise": (RELU6, {"C_in": 3, "C_out": 3, "groups": 3, "bias": 0}, "fp32"),
+        "depthwise, apart": (
+            RELU6,
+            {"C_in": 2, "C_out": 6, "groups": 2, "R": 3, "S": 2, "stride": 2, "dilation_h": 2, "W": 130},
+            "bf16",
+        ),
+        "depthwise, far apart": (
+            RELU6,
+            {"C_in": 2, "C_out": 2, "groups": 2, "R": 2, "S": 5, "stride_h": 3, "dilation": 2, "padding": 3},
+            "fp32",
+        ),
+        "depthwise, one tap": (
+            MISH,
+            {"C_in": 5, "C_out": 5, "groups": 5, "kernel_size": 1, "padding": 0, "W": 128},
+            "fp16",
+        ),
     },
     "conv_transpose2d_mean": {
         "one tap, apart": (SCALE_MEAN, {"C_in": 7, "C_out": 9, "kernel_size": 1, "stride": 3}, "fp32"),
@@ -113,17 +132,29 @@ def _of_the_mutation_run() -> Iterator[tuple[str, str, dict[str, int], str, dict
             yield f"{family}: {name}", fields["operator"], shape, dtype, fields["config"]
 
 
+def is_for(subject: str, problem: Problem) -> bool:
+    """Whether a template may have a legal config: none of its rules that read no parameter, not even through
+    a derived value, is broken."""
+    space, target = SUBJECTS[subject].space, SUBJECTS[subject].target
+    known: dict[str, Any] = {**target.attributes, **problem.values}
+    for name, expression in space.derived.items():
+        if expression.names <= set(known):
+            known[name] = expression.evaluate(known)
+    rules = [rule.require for rule in space.constraints if rule.require.names <= set(known)]
+    return all(rule.evaluate(known) for rule in rules)
+
+
 @functools.cache
 def few_configs(subject: str) -> dict[str, tuple[Config, ...]]:
     """By the names of a family's specialisations, the configs of one of its templates: those that it asks for
     and the space's default, where they are legal; where these are less than two, also legal ones with most
     pairs of values that none before them has, so that values take turns. Where only channels are others than
-    at the founding problem, one will do."""
+    at the founding problem, one will do. None for what the template refuses altogether."""
     space, target = SUBJECTS[subject].space, SUBJECTS[subject].target
     seen: set[tuple[int, object, object]] = set()
     found: dict[str, tuple[Config, ...]] = {}
     for each in specialisations().values():
-        if each.family != space.family:
+        if each.family != space.family or not is_for(subject, each.problem):
             continue
         other = _is_other(each.problem, SUBJECTS[subject].problem)
         asked_for = dict.fromkeys((*_asked_for(space, each.wanted), *([space.default] if other else [])))
@@ -153,7 +184,8 @@ def _is_other(problem: Problem, founding: Problem) -> bool:
 
 
 def _asked_for(space: Space, wanted: Sequence[Mapping[str, int | str]]) -> list[Config]:
-    known = [each for each in wanted if set(each) <= set(space.default)]
+    values = {parameter.name: parameter.values for parameter in space.parameters}
+    known = [each for each in wanted if all(each[name] in values.get(name, ()) for name in each)]
     return [space.config({**space.default, **each}) for each in known]
 
 

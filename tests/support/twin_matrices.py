@@ -203,6 +203,17 @@ def matrices() -> dict[str, Twin]:
             atol=4e-6,
             expected=_products(some, torch.zeros(THREADS, 4)),
         ),
+        "products of bfloats": Twin(
+            _PIECES.replace("multiply_halves", "multiply_bfloats"),
+            _pieces(some.bfloat16(), torch.zeros(THREADS, 4)),
+            products,
+            THREADS,
+            "unsigned",
+            "float",
+            includes=_INCLUDES,
+            atol=4e-6,
+            expected=_products(some.bfloat16(), torch.zeros(THREADS, 4)),
+        ),
         "products of four warps": Twin(
             _FOUR_WARPS,
             factors.view(torch.int32),

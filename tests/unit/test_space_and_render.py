@@ -171,8 +171,11 @@ def _builtin_spaces() -> list[Space]:
 
 
 def _founding(space: Space) -> str:
-    cat = catalogue()
-    return next(o.name for o in cat.operators.values() if o.family.name == space.family)
+    """The first operator of its family at whose workload `seed` the space's default is legal."""
+    operators = [o for o in catalogue().operators.values() if o.family.name == space.family]
+    target = _target(space, space.archs[0])
+    legal = (o for o in operators if space.check(make_problem(o, "seed"), space.default, target) is None)
+    return next(legal).name
 
 
 def _target(space: Space, arch: str) -> Target:

@@ -22,6 +22,7 @@ LONG_PLANES, NARROW_PLANES = ((257, 259), (173, 191), (91, 181)), ((37, 2), (173
 WHOLE_TILES = (16, 32)
 """Rows and columns of the input's planes; rows of narrow ones, and columns beyond the least that are legal;
 rows and columns of the output."""
+COLUMN_ROWS = 20
 MOST_ELEMENTS = 1_200_000
 """Of all tensors together: the long plane with more of them would take seconds."""
 
@@ -95,7 +96,7 @@ def _few_samples(problem: Problem) -> Problem:
 def _larger(problem: Problem) -> tuple[Problem, ...]:
     """What ragged shapes leave out. Where an output stands for a plane: one so long that each thread sums up
     hundreds of values, and many rows shorter than a vector. Where it is a pixel: an output of whole tiles,
-    with nothing left over."""
+    with nothing left over, and one of a single column."""
     family = problem.operator.family
     batch = batch_of(family)
     axes = [name for name in family.run_time if name != batch]
@@ -112,7 +113,9 @@ def _larger(problem: Problem) -> tuple[Problem, ...]:
             return [legal for each in made for legal in each]
 
         return (*planes(*LONG_PLANES)[:1], *planes(*((rows, least + more) for rows, more in NARROW_PLANES)))
-    dims = {**{name: smallest(problem, name) for name in axes}, **dict.fromkeys(samples, 2)}
+    least = {name: smallest(problem, name) for name in axes}
+    column = _legal(problem, {**least, **samples, axes[-2]: least[axes[-2]] + COLUMN_ROWS - 1})
+    dims = {**least, **dict.fromkeys(samples, 2)}
     for place, extent in ((-1, WHOLE_TILES[1]), (-2, WHOLE_TILES[0])):
         first = dims[axes[place]]
         for value in range(first, first + 4 * extent):
@@ -120,7 +123,7 @@ def _larger(problem: Problem) -> tuple[Problem, ...]:
             if found and found[0].linear_shape[place] == extent:
                 dims[axes[place]] = value
                 break
-    return _legal(problem, dims)
+    return (*_legal(problem, dims), *column)
 
 
 def _legal(problem: Problem, dims: Mapping[str, int]) -> tuple[Problem, ...]:

@@ -7,15 +7,15 @@
 
 namespace coldforge {
 
-// Where a tile's outputs go. A thread's four neighbouring pixels go in one piece where the tile's rows follow
-// each other in memory, or end at a multiple of four.
+// Where a tile's outputs go. A thread's neighbouring pixels go in pieces of PIXELS, or else four, where the
+// tile's rows follow each other in memory, or end at a multiple of that, and planes begin at one.
 template <class G>
 struct TileOutput {
   using T = typename G::Element;
   T* origin;  // of the tile's first pixel in the block's first channel
   i64 plane;
   int width, pixels, W_out, channels;
-  bool in_fours, whole_rows;
+  bool in_wholes, in_fours, whole_rows;
 
   __device__ __forceinline__ TileOutput(T* y, const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes,
                                         int oc0)
@@ -27,7 +27,8 @@ struct TileOutput {
         whole_rows(tile.width == sizes.W_out) {
     const i64 offset = static_cast<i64>(tile.oy) * sizes.W_out + tile.ox;
     origin = y + (static_cast<i64>(tile.n) * G::C_OUT + oc0) * plane + offset;
-    in_fours = plane % 4 == 0 && offset % 4 == 0 && (whole_rows || (W_out % 4 == 0 && width % 4 == 0));
+    in_wholes = goes_in<G::PIXELS>(offset);
+    in_fours = goes_in<4>(offset);
   }
 
   // Where a pixel is, from the tile's first in its channel.
@@ -45,36 +46,29 @@ struct TileOutput {
                                         u32 reciprocal) const {
     const int left = pixels - static_cast<int>(first);
     const int channel = oc + static_cast<int>(threadIdx.x) % 4 * 2;
-    Vector<T, 4> result[G::CHANNEL_MATRICES][2];
+    Results result;
 #pragma unroll
     for (int j = 0; j < G::CHANNEL_MATRICES; ++j) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int legal = G::WHOLE_OC_TILES ? channel + j * 8 + k : min(channel + j * 8 + k, channels - 1);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
+        for (int i = 0; i < G::PIXELS; ++i)
           result[j][k].at[i] = from_float<T>(epilogue(values[j][k][i], oc0 + legal));
       }
     }
     if constexpr (G::STAGED) {
-      if (in_fours) return store_staged(result, shared, oc, first, reciprocal);
+      if (in_wholes) return store_staged<G::PIXELS>(result, shared, oc, first, reciprocal);
+      if (G::PIXELS > 4 && in_fours) return store_staged<4>(result, shared, oc, first, reciprocal);
     }
     T* to = origin + channel * plane;
-    if (in_fours && left >= 4) {
-      to += place(first, reciprocal);
+    if (in_wholes && left >= G::PIXELS)
+      return store_pieces<G::PIXELS>(result, to, channel, left, first, reciprocal);
+    if (G::PIXELS > 4 && in_fours) store_pieces<4>(result, to, channel, left, first, reciprocal);
 #pragma unroll
-      for (int j = 0; j < G::CHANNEL_MATRICES; ++j, to += 8 * plane) {
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          if (G::WHOLE_OC_TILES || channel + j * 8 + k < channels)
-            store_vector<4>(to + k * plane, result[j][k]);
-        }
-      }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < G::PIXELS; ++i) {
       if (i >= left) break;
+      if (G::PIXELS > 4 && in_fours && i / 4 < left / 4) continue;
       T* one = to + place(first + i, reciprocal);
 #pragma unroll
       for (int j = 0; j < G::CHANNEL_MATRICES; ++j, one += 8 * plane) {
@@ -87,12 +81,39 @@ struct TileOutput {
   }
 
  private:
+  using Results = Vector<T, G::PIXELS>[G::CHANNEL_MATRICES][2];
+
+  template <int N>
+  __device__ __forceinline__ bool goes_in(i64 offset) const {
+    return plane % N == 0 && offset % N == 0 && (whole_rows || (W_out % N == 0 && width % N == 0));
+  }
+
+  // From registers to the plane at `to`, N neighbours at a time; of fewer than N that are left, none.
+  template <int N>
+  __device__ __forceinline__ void store_pieces(const Results& result, T* to, int channel, int left, u32 first,
+                                               u32 reciprocal) const {
+#pragma unroll
+    for (int i = 0; i < G::PIXELS; i += N) {
+      if (i + N > left) break;
+      T* piece = to + place(first + i, reciprocal);
+#pragma unroll
+      for (int j = 0; j < G::CHANNEL_MATRICES; ++j, piece += 8 * plane) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          if (G::WHOLE_OC_TILES || channel + j * 8 + k < channels)
+            store_vector<N>(piece + k * plane, load_vector<N>(&result[j][k].at[i]));
+        }
+      }
+    }
+  }
+
   // Lanes that a matrix product leaves with neighbouring pixels are no neighbours; stored from where they
   // are, each line of memory would be written in four pieces. So a warp passes its results through shared
-  // memory.
-  __device__ __forceinline__ void store_staged(const Vector<T, 4> (&result)[G::CHANNEL_MATRICES][2],
-                                               typename G::Shared& shared, int oc, u32 first,
-                                               u32 reciprocal) const {
+  // memory, and stores N pixels a lane.
+  template <int N>
+  __device__ __forceinline__ void store_staged(const Results& result, typename G::Shared& shared, int oc,
+                                               u32 first, u32 reciprocal) const {
+    constexpr int LANES = G::PASS / N, AT_ONCE = 32 / LANES;  // of a channel, and channels
     const int lane = static_cast<int>(threadIdx.x) % 32;
     auto& staged = shared.staged[threadIdx.x / 32];
     __syncwarp();
@@ -102,19 +123,20 @@ struct TileOutput {
       for (int k = 0; k < 2; ++k) staged[j * 8 + lane % 4 * 2 + k][lane / 4] = result[j][k];
     }
     __syncwarp();
-    const u32 mine = first - lane / 4 * 4 + lane % 8 * 4;
-    const int left = pixels - static_cast<int>(mine), channel = oc + lane / 8;
+    const u32 mine = first - lane / 4 * G::PIXELS + lane % LANES * N;
+    const int left = pixels - static_cast<int>(mine), channel = oc + lane / LANES;
     T* to = origin + channel * plane + place(left > 0 ? mine : 0, reciprocal);
 #pragma unroll
-    for (int i = 0; i < G::OC_WARP; i += 4, to += 4 * plane) {
+    for (int i = 0; i < G::OC_WARP; i += AT_ONCE, to += AT_ONCE * plane) {
       if (!(G::WHOLE_OC_TILES || channel + i < channels)) break;
-      const Vector<T, 4> four = staged[i + lane / 8][lane % 8];
-      if (left >= 4) {
-        store_vector<4>(to, four);
+      const T* line = &staged[i + lane / LANES][0].at[0];
+      const auto piece = load_vector<N>(line + lane % LANES * N);
+      if (left >= N) {
+        store_vector<N>(to, piece);
       } else {
 #pragma unroll
-        for (int one = 0; one < 3; ++one) {
-          if (one < left) to[one] = four.at[one];
+        for (int one = 0; one < N - 1; ++one) {
+          if (one < left) to[one] = piece.at[one];
         }
       }
     }
@@ -145,23 +167,28 @@ struct TensorBlock {
   __device__ __forceinline__ SplitScale prepare() const {
     cp_async_wait<0>();
     __syncthreads();
-    const SplitScale scale = tile_scale<G>(shared);
-    split_tile<G>(shared, scale.scale);
+    SplitScale scale;
+    if constexpr (G::AS_THEY_ARE) {
+      gather_tile<G>(shared);
+    } else {
+      scale = tile_scale<G>(shared);
+      split_tile<G>(shared, scale.scale);
+    }
     __syncthreads();
     return scale;
   }
 
   // Whether no pass of a step needs plain arithmetic, and with it the input as it was.
   __device__ __forceinline__ bool all_fast(const SplitScale& scale) const {
-    return exact_weights && scale.exact;
+    return G::AS_THEY_ARE || (exact_weights && scale.exact);
   }
 
-  // One step of one pass of 32 pixels from `from` on.
+  // One step of one pass of pixels from `from` on.
   __device__ __forceinline__ void compute(PassValues<G>& values, const Weights& weights,
                                           const SplitScale& scale, const Conv2dTensorTile<G>& tile,
                                           u32 reciprocal, u32 from, int step) const {
     bool fast = all_fast(scale);
-    if (!fast && exact_weights && scale.usable) {
+    if (!G::AS_THEY_ARE && !fast && exact_weights && scale.usable) {
       const u32 number = min(from + threadIdx.x % 32, static_cast<u32>(tile.pixels) - 1);
       const Conv2dPixel pixel(number, static_cast<u32>(tile.width), reciprocal);
       fast = __all_sync(0xffffffffu, bears_scale<G>(shared, pixel, scale));
@@ -173,7 +200,7 @@ struct TensorBlock {
       multiply_plainly<G>(values, shared, weight, oc0, oc, step * G::C_STEP, from + own(), tile, reciprocal);
     }
   }
-  static __device__ __forceinline__ u32 own() { return threadIdx.x % 32 / 4 * 4; }
+  static __device__ __forceinline__ u32 own() { return threadIdx.x % 32 / 4 * G::PIXELS; }
 
   // All input channels at once: pass by pass.
   __device__ __forceinline__ void whole_tile(u64 index, u64 next, u64 end, const Weights& weights) const {

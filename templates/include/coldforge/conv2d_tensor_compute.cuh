@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution on tensor cores: the products of one pass, 32 pixels of a warp's channels.
+// Convolution on tensor cores: the products of one pass, some pixels of a warp's channels.
 //
 // The high halves' products are summed apart from the two cross products: tensor cores cut each sum instead
 // of rounding it, so the fewer additions the long sum takes the better, and the cross products carry 2^11.
@@ -14,12 +14,22 @@ namespace coldforge {
 template <class G>
 using MatrixSums = float[G::PIXEL_MATRICES][G::CHANNEL_MATRICES][4];
 
-// A thread's results, bias included: of channels 8 * j + 2 * (lane % 4) + k, the pixels 4 * (lane / 4) and
-// three more.
+// A thread's results, bias included: of channels 8 * j + 2 * (lane % 4) + k, the pixels from
+// PIXELS * (lane / 4) on.
 template <class G>
-using PassValues = float[G::CHANNEL_MATRICES][2][4];
+using PassValues = float[G::CHANNEL_MATRICES][2][G::PIXELS];
 
 constexpr int UNITS_IN_A_SUM = 20;
+
+// The products of operands as they are in shared memory.
+template <class G, class... Words>
+__device__ __forceinline__ void multiply_matrices(float (&sum)[4], Words... words) {
+  if constexpr (G::BFLOAT) {
+    multiply_bfloats(sum, words...);
+  } else {
+    multiply_halves(sum, words...);
+  }
+}
 
 template <class G>
 struct PassSums {
@@ -70,7 +80,7 @@ struct PassPlace {
     second = lane >= 16;
 #pragma unroll
     for (u32 m = 0; m < G::PIXEL_MATRICES; ++m) {
-      const u32 number = min(first + lane % 8 * 4 + m * 2 + lane / 8 % 2, pixels - 1);
+      const u32 number = min(first + lane % 8 * G::PIXELS + m * 2 + lane / 8 % 2, pixels - 1);
       const Conv2dPixel pixel(number, static_cast<u32>(tile.width), reciprocal);
       const u32 line = pixel.row * (G::Problem::stride_h * G::COLUMNS);
 #pragma unroll
@@ -122,7 +132,7 @@ __device__ __forceinline__ void add_two_units(PassSums<G>& sums, const void* bas
       const auto& x = pixels[m][of_pixels];
 #pragma unroll
       for (int j = 0; j < G::CHANNEL_MATRICES; ++j)
-        multiply_halves(to[m][j], x[0], x[1], x[2], x[3], w[of_weights][j][0], w[of_weights][j][1]);
+        multiply_matrices<G>(to[m][j], x[0], x[1], x[2], x[3], w[of_weights][j][0], w[of_weights][j][1]);
     }
   };
   multiply(sums.high, 0, 0);
@@ -146,8 +156,8 @@ __device__ __forceinline__ void add_one_unit(PassSums<G>& sums, const void* base
     for (int m = 0; m < G::PIXEL_MATRICES; ++m) {
 #pragma unroll
       for (int j = 0; j < G::CHANNEL_MATRICES; ++j)
-        multiply_halves(to[m][j], pixels[m][2 * of_pixels], pixels[m][2 * of_pixels + 1],
-                        w[of_weights][j][0]);
+        multiply_matrices<G>(to[m][j], pixels[m][2 * of_pixels], pixels[m][2 * of_pixels + 1],
+                             w[of_weights][j][0]);
     }
   };
   multiply(sums.high, 0, 0);
@@ -189,9 +199,10 @@ __device__ __forceinline__ void multiply_pass(PassValues<G>& values, typename G:
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < G::PIXELS; ++i) {
         const float before = G::STEPS == 1 ? bias.at[k] : values[j][k][i];
-        values[j][k][i] = fmaf(sums.result(i / 2, j, i % 2 * 2 + k), unscale.at[k] * inverse, before);
+        const float sum = sums.result(i / 2, j, i % 2 * 2 + k);
+        values[j][k][i] = G::AS_THEY_ARE ? sum + before : fmaf(sum, unscale.at[k] * inverse, before);
       }
     }
   }
@@ -207,7 +218,7 @@ __device__ __forceinline__ void start_values(PassValues<G>& values, const typena
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) values[j][k][i] = shared.bias[oc + j * 8 + 2 * t + k];
+      for (int i = 0; i < G::PIXELS; ++i) values[j][k][i] = shared.bias[oc + j * 8 + 2 * t + k];
     }
   }
 }
@@ -235,9 +246,9 @@ __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const ty
                                                  const typename G::Element* weight, int oc0, int oc, int c0,
                                                  u32 first, const Conv2dTensorTile<G>& tile, u32 reciprocal) {
   const int t = static_cast<int>(threadIdx.x) % 4;
-  u32 row[4], column[4];
+  u32 row[G::PIXELS], column[G::PIXELS];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < G::PIXELS; ++i) {
     const u32 number = min(first + i, static_cast<u32>(tile.pixels) - 1);
     const Conv2dPixel pixel(number, static_cast<u32>(tile.width), reciprocal);
     row[i] = pixel.row * G::Problem::stride_h;
@@ -247,9 +258,9 @@ __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const ty
 #pragma unroll 1
   for (int term = 0; term < min(G::C_STEP, G::C_IN - c0) * G::TAPS; ++term) {
     const int c = term / G::TAPS, tap = term % G::TAPS;
-    float x[4];
+    float x[G::PIXELS];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < G::PIXELS; ++i) {
       x[i] = to_float(shared.raw[c][row[i] + tap / G::S * G::Problem::dilation_h]
                                 [column[i] + tap % G::S * G::Problem::dilation_w]);
     }
@@ -263,7 +274,7 @@ __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const ty
             load_readonly<1>(weight + static_cast<i64>(legal) * (G::C_IN * G::TAPS) + c0 * G::TAPS + term)
                 .at[0]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[j][k][i] = fmaf(x[i], w, sums[j][k][i]);
+        for (int i = 0; i < G::PIXELS; ++i) sums[j][k][i] = fmaf(x[i], w, sums[j][k][i]);
       }
     }
   }
@@ -272,7 +283,7 @@ __device__ __forceinline__ void multiply_plainly(PassValues<G>& values, const ty
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < G::PIXELS; ++i) {
         const float before = G::STEPS == 1 ? shared.bias[oc + j * 8 + 2 * t + k] : values[j][k][i];
         values[j][k][i] = before + sums[j][k][i];
       }

@@ -32,7 +32,8 @@ struct Conv2dTensorShared {
   u32 largest[G::WARPS];
   u32 least[G::WARPS];
   // Of each warp one pass's results; a channel's begin a quarter of the banks behind those two before it.
-  alignas(16) Vector<typename G::Element, 4> staged[G::STAGED ? G::WARPS : 1][G::STAGED ? G::OC_WARP : 1][9];
+  alignas(16)
+      Vector<typename G::Element, G::PIXELS> staged[G::STAGED ? G::WARPS : 1][G::STAGED ? G::OC_WARP : 1][9];
 
   __device__ __forceinline__ Pixels& pixels() { return *reinterpret_cast<Pixels*>(operands); }
   __device__ __forceinline__ Weights& weights() {
@@ -40,8 +41,9 @@ struct Conv2dTensorShared {
   }
 };
 
-// A block computes a tile of TILE_Y rows of OC_TILE channels, at most WIDEST columns; a warp, passes of 32
-// pixels of OC_WARP channels. A pass is two 16-row matrices of pixels by OC_WARP / 8 matrices of channels.
+// A block computes a tile of TILE_Y rows of OC_TILE channels, at most WIDEST columns; a warp, passes of PASS
+// pixels of OC_WARP channels. A pass is PIXEL_MATRICES 16-row matrices of pixels by OC_WARP / 8 matrices of
+// channels; a thread gets PIXELS neighbours of it, which are 16 bytes.
 template <class P, class C, class T>
 struct Conv2dTensorGeometry {
   using Problem = P;
@@ -58,10 +60,12 @@ struct Conv2dTensorGeometry {
   static constexpr bool PERSISTENT = C::PERSISTENT, WEIGHTS_SHARED = C::WEIGHTS_SHARED;
   static constexpr bool STAGED = C::STAGED;
 
-  static constexpr int PASS = 32, PIXEL_MATRICES = 2, CHANNEL_MATRICES = OC_WARP / 8;
+  static constexpr int PIXELS = 16 / int(sizeof(T)), PASS = 8 * PIXELS;
+  static constexpr int PIXEL_MATRICES = PIXELS / 2, CHANNEL_MATRICES = OC_WARP / 8;
 
-  // A float is a half and the half nearest to what is left of it, times LOW_SCALE; with one product that is
-  // left out. A 16-bit float is a half.
+  // 16-bit floats are operands as they are. A float is a half and the half nearest to what is left of it,
+  // times LOW_SCALE; with one product that is left out.
+  static constexpr bool AS_THEY_ARE = sizeof(T) == 2, BFLOAT = C::BFLOAT;
   static constexpr int PARTS = C::PRODUCTS == 3 ? 2 : 1;
   static constexpr float LOW_SCALE = 2048.0f;
 
@@ -85,10 +89,13 @@ struct Conv2dTensorGeometry {
   static constexpr int ROWS = (TILE_Y - 1) * P::stride_h + (R - 1) * P::dilation_h + 1;
   static constexpr int WIDEST = (COLUMNS - SHIFT - (S - 1) * P::dilation_w - 1) / P::stride_w + 1;
 
-  // The 8 pixels of a matrix are every fourth output, so that a thread gets 4 neighbours. In shared memory
+  // The 8 pixels of a matrix are every PIXELS-th output, so that a thread gets neighbours. In shared memory
   // the lowest bits of a column are mixed with higher ones, so that they lie in different banks.
-  static constexpr int MIX_BITS = P::stride_w % 2 != 0 ? 3 : 7;
-  static constexpr int MIX_SHIFT = P::stride_w % 4 == 2 ? 3 : P::stride_w % 4 == 0 ? 4 : 3;
+  static constexpr int MIX_BITS = P::stride_w % 2 != 0 && PIXELS == 4 ? 3 : 7;
+  static constexpr int MIX_SHIFT = (PIXELS == 8 ? 3 : 2) + (P::stride_w % 4 == 2   ? 1
+                                                            : P::stride_w % 4 == 0 ? 2
+                                                            : PIXELS == 4          ? 1
+                                                                                   : 0);
 
   static constexpr int PIXEL_BYTES = PARTS * STEP_GROUPS * ROWS * COLUMNS * 16;
   static constexpr int WEIGHT_BYTES = PARTS * UNITS * OC_TILE * 16;

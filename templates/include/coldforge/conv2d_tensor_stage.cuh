@@ -5,6 +5,8 @@
 // nearest to x * s, l is the half nearest to (x * s - h) * 2^11. Then h + l * 2^-11 is x * s but for 2^-22 of
 // it, for every x down to 2^-28 of the largest. Weights alike, output channel by output channel. A pixel that
 // meets a smaller value than that (but zero), an infinity or a NaN is left to plain arithmetic.
+//
+// 16-bit floats need none of this: tensor cores multiply them as they are, infinities and NaN too.
 #pragma once
 
 #include "coldforge/conv2d_tensor_geometry.cuh"
@@ -44,6 +46,8 @@ struct SplitScale {
   bool usable;  // any value can be split at all
   bool exact;   // all of them can
 
+  // Of operands that are as they are.
+  __device__ __forceinline__ SplitScale() : scale(1.0f), unscale(1.0f), usable(true), exact(true) {}
   // `range` is of the finite values; `finite`: there are no others.
   __device__ __forceinline__ SplitScale(const MagnitudeRange& range, bool finite) {
     const u32 wanted = 127 + 14 + 127 - (range.largest >> 23);
@@ -151,6 +155,32 @@ __device__ __forceinline__ SplitScale tile_scale(typename G::Shared& shared) {
   if (range.finite()) return SplitScale(range, true);
   __syncthreads();
   return SplitScale(range_of_tile<G, true>(shared), false);
+}
+
+// Puts the tile's 16-bit pixels together, eight channels of two neighbours at a time.
+template <class G>
+__device__ __forceinline__ void gather_tile(typename G::Shared& shared) {
+  constexpr u32 PAIRS = G::COLUMNS / 2;
+#pragma unroll 1
+  for (u32 i = threadIdx.x; i < G::STEP_GROUPS * G::ROWS * PAIRS; i += G::THREADS) {
+    const u32 column = i % PAIRS * 2, row = i / PAIRS % G::ROWS, group = i / (PAIRS * G::ROWS);
+    u32 two[8];
+#pragma unroll
+    for (u32 c = 0; c < 8; ++c) {
+      const bool inside = G::C_STEP % 8 == 0 || group * 8 + c < G::C_STEP;
+      const auto* from = &shared.raw[inside ? group * 8 + c : 0][row][column];
+      two[c] = inside ? *reinterpret_cast<const u32*>(from) : 0u;
+    }
+    u32 first[4], second[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      first[j] = (two[2 * j] & 0xffffu) | two[2 * j + 1] << 16;
+      second[j] = two[2 * j] >> 16 | (two[2 * j + 1] & 0xffff0000u);
+    }
+    auto& line = shared.pixels()[0][group][row];
+    line[G::mixed(column)] = uint4{first[0], first[1], first[2], first[3]};
+    line[G::mixed(column + 1)] = uint4{second[0], second[1], second[2], second[3]};
+  }
 }
 
 // Splits the tile's pixels, eight channels at a time.

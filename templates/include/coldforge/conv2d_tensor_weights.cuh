@@ -33,7 +33,12 @@ struct ChannelWeights {
       const int index = index_of(chunk, i), c = index / G::TAPS;
       if (index >= COUNT) break;
       u32 words[G::PARTS];
-      split<G::PARTS>(words, value[i] * scale, 0.0f);
+      if constexpr (G::AS_THEY_ARE) {
+        const auto element = from_float<typename G::Element>(value[i]);
+        words[0] = reinterpret_cast<const unsigned short&>(element);
+      } else {
+        split<G::PARTS>(words, value[i] * scale, 0.0f);
+      }
 #pragma unroll
       for (int part = 0; part < G::PARTS; ++part) {
         uint4* unit = &shared.weights()[part][c / 8 * G::TAPS + G::unit_of(index % G::TAPS)][oc];
@@ -94,7 +99,7 @@ __device__ __forceinline__ bool split_weights(typename G::Shared& shared, const 
         more.see(range);
       }
       range.of_warp();
-      const SplitScale scale(range, range.finite());
+      const SplitScale scale = G::AS_THEY_ARE ? SplitScale() : SplitScale(range, range.finite());
       exact = exact && scale.exact;
       if (oc >= G::OC_TILE) continue;
       channels[k].split_into(shared, oc, 0, scale.scale);

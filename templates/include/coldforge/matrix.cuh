@@ -46,6 +46,22 @@ __device__ __forceinline__ void multiply_halves(float (&sum)[4], u32 a0, u32 a1,
       : "r"(a0), "r"(a1), "r"(b0));
 }
 
+// The same of bfloats.
+__device__ __forceinline__ void multiply_bfloats(float (&sum)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0,
+                                                 u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void multiply_bfloats(float (&sum)[4], u32 a0, u32 a1, u32 b0) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+
 // Two floats rounded to halves, the first in the low bits; and back.
 __device__ __forceinline__ u32 pack_halves(float low, float high) {
   u32 pair;

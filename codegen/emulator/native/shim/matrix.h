@@ -20,11 +20,13 @@ inline float cut_to_float(double value) {
   return beyond ? bits_as<float>(bits_as<unsigned>(nearest) - 1u) : nearest;
 }
 
+template <float (*VALUE)(unsigned short) = half_value>
 COLDFORGE_UNCHECKED inline float half_of(unsigned pair, int which) {
-  return half_value(static_cast<unsigned short>(which != 0 ? pair >> 16 : pair));
+  return VALUE(static_cast<unsigned short>(which != 0 ? pair >> 16 : pair));
 }
 
-// `steps` times 8 terms: the layout that multiply_halves in matrix.cuh describes.
+// `steps` times 8 terms, of halves or of bfloats: the layout that multiply_halves in matrix.cuh describes.
+template <float (*VALUE)(unsigned short) = half_value>
 COLDFORGE_UNCHECKED inline void multiply_pieces(const Meet<MatrixPieces>& meet, int steps, float* sum) {
   const int lane = static_cast<int>(emulator_lane()), g = lane / 4, t = lane % 4;
   double total[4] = {sum[0], sum[1], sum[2], sum[3]};
@@ -34,8 +36,9 @@ COLDFORGE_UNCHECKED inline void multiply_pieces(const Meet<MatrixPieces>& meet, 
     const MatrixPieces right = meet.of(static_cast<unsigned>(8 * t + 4 + four));
     for (int step = 0; step < steps; ++step) {
       for (int half = 0; half < 2; ++half) {
-        const double upper = half_of(rows.a[2 * step], half), lower = half_of(rows.a[2 * step + 1], half);
-        const double first = half_of(left.b[step], half), second = half_of(right.b[step], half);
+        const double upper = half_of<VALUE>(rows.a[2 * step], half),
+                     lower = half_of<VALUE>(rows.a[2 * step + 1], half);
+        const double first = half_of<VALUE>(left.b[step], half), second = half_of<VALUE>(right.b[step], half);
         total[0] += upper * first;
         total[1] += upper * second;
         total[2] += lower * first;

@@ -46,6 +46,19 @@ inline void multiply_halves(float (&sum)[4], unsigned a0, unsigned a1, unsigned 
                                       sum);
 }
 
+inline void multiply_bfloats(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                             unsigned b1) {
+  const coldforge_emulator::MatrixPieces pieces = {{a0, a1, a2, a3}, {b0, b1}};
+  coldforge_emulator::multiply_pieces<coldforge_emulator::bfloat_value>(
+      {COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces}, 2, sum);
+}
+
+inline void multiply_bfloats(float (&sum)[4], unsigned a0, unsigned a1, unsigned b0) {
+  const coldforge_emulator::MatrixPieces pieces = {{a0, a1, 0, 0}, {b0, 0}};
+  coldforge_emulator::multiply_pieces<coldforge_emulator::bfloat_value>(
+      {COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces}, 1, sum);
+}
+
 inline unsigned held(unsigned word) { return word; }
 inline unsigned apart(unsigned word) { return word; }
 inline unsigned uniform(unsigned word) { return word; }
