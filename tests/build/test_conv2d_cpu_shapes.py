@@ -7,11 +7,12 @@ import ctypes
 import math
 import random
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from coldforge.codegen.compile import Artifact, Cache
 from coldforge.codegen.compile.pool import CompilePool, CompileRequest
 from coldforge.codegen.problem import Problem, make_problem
@@ -47,6 +48,26 @@ SHAPES: dict[str, tuple[dict[str, Any], list[dict[str, int]]]] = {
         [{"W": 17}],
     ),
     "long row": ({"N": 1, "C_in": 2, "H": 3, "W": 90, "C_out": 5, "R": 1, "S": 40}, []),
+    "groups": ({"N": 2, "C_in": 6, "H": 13, "W": 21, "C_out": 9, "groups": 3, "padding": 1}, [{"N": 1}]),
+    "wide groups": ({"N": 2, "C_in": 10, "H": 19, "W": 37, "C_out": 44, "groups": 2, "stride": 2}, []),
+    "depthwise": (
+        {"N": 2, "C_in": 7, "H": 19, "W": 75, "C_out": 7, "groups": 7, "padding": 1},
+        [{"W": 5}, {"H": 40}],
+    ),
+    "depthwise, several": (
+        {
+            "N": 1,
+            "C_in": 5,
+            "H": 33,
+            "W": 66,
+            "C_out": 15,
+            "groups": 5,
+            "stride": 2,
+            "dilation": 2,
+            "bias": 0,
+        },
+        [],
+    ),
     "no bias": ({"N": 1, "C_in": 7, "H": 15, "W": 26, "C_out": 65, "bias": 0}, []),
 }
 
@@ -170,8 +191,11 @@ def test_nan_and_infinity_stay_where_they_belong(device: CpuDevice, pool: Compil
         assert torch.equal(y == -math.inf, reference == -math.inf)
 
 
-def test_any_split_of_the_work_gives_the_same_bits(device: CpuDevice, pool: CompilePool) -> None:
-    problem = make_problem(catalogue().operator(OPERATOR), "small", {"N": 2, "H": 21, "W": 75, "C_out": 66})
+@pytest.mark.parametrize("words", [{"C_out": 66}, {"C_in": 6, "C_out": 9, "groups": 3}])
+def test_any_split_of_the_work_gives_the_same_bits(
+    words: dict[str, int], device: CpuDevice, pool: CompilePool
+) -> None:
+    problem = make_problem(catalogue().operator(OPERATOR), "small", {"N": 2, "H": 21, "W": 75, **words})
     tensors = _inputs(problem)
     cases = [(problem, config) for config in _draw(_space(), problem, 2)]
     for (_, config), artifact in zip(cases, _build(cases, pool), strict=True):
@@ -186,6 +210,16 @@ def test_any_split_of_the_work_gives_the_same_bits(device: CpuDevice, pool: Comp
         for begin, end in reversed([(0, 1), (1, units // 3), (units // 3, units)]):
             entry(begin, end, packed)
         assert torch.equal(whole, y)
+
+
+def test_groups_have_their_own_part_of_a_channel_vector(device: CpuDevice, pool: CompilePool) -> None:
+    operators = Catalogue((BUILTIN_ROOT, Path(__file__).parents[1] / "mutation"))
+    words = {"N": 2, "H": 9, "W": 35, "C_in": 6, "C_out": 12, "groups": 3}
+    problem = make_problem(operators.operator("conv2d_gain"), "small", words)
+    tensors = _inputs(problem)
+    cases = [(problem, config) for config in _draw(_space(), problem, 2)]
+    for (_, config), artifact in zip(cases, _build(cases, pool), strict=True):
+        _assert_right(problem, tensors, _run(device, artifact, problem, config, tensors))
 
 
 def test_another_chain_of_operations(device: CpuDevice, pool: CompilePool) -> None:
