@@ -201,10 +201,10 @@ FAULTS = {
         "named_barrier_sync(5",
     ),
     "factors that are not published": Fault(
-        "product", "  publish_shared();\n", "", found_in(RACE, "unpublished"), "multiply_warpgroup("
+        "product", "  publish_shared();\n", "", found_in(RACE, "unpublished"), "multiply_warpgroup<"
     ),
     "factors that are not there yet": Fault(
-        "product", "  __syncthreads();\n", "", found_in(RACE, "race", "unpublished"), "multiply_warpgroup("
+        "product", "  __syncthreads();\n", "", found_in(RACE, "race", "unpublished"), "multiply_warpgroup<"
     ),
     "sums that are not waited for": Fault("product", "  warpgroup_wait<0>();\n", "", {}, wrong=ALL),
     "sums of a group that is not waited for": Fault(
@@ -212,33 +212,33 @@ FAULTS = {
     ),
     "a product of no group": Fault("product", "  warpgroup_commit();\n", "", {}, wrong=ALL),
     "a product without a beginning": Fault(
-        "product", "  warpgroup_begin();\n", "", found_in(ALL, "undefined"), "multiply_warpgroup("
+        "product", "  warpgroup_begin();\n", "", found_in(ALL, "undefined"), "multiply_warpgroup<"
     ),
     "a factor written over while it is read": Fault(
         "product",
         "  warpgroup_commit();\n",
-        "  warpgroup_commit();\n  factors[0][t % 96][0] = 0;\n",
+        "  warpgroup_commit();\n  factors[0][t % 32][0] = 0;\n",
         found_in(RACE, "race"),
-        "factors[0][t % 96][0] = 0",
+        "factors[0][t % 32][0] = 0",
     ),
     "a factor past its array": Fault(
         "product",
-        "factors, 64 * 16, 96 * 16, false",
-        "factors, 65 * 16, 96 * 16, false",
+        "at(0, 32 * 16)",
+        "at(16, 32 * 16)",
         found_in(ALL, "out_of_bounds"),
-        "multiply_warpgroup(",
+        "multiply_warpgroup<",
     ),
     "a misaligned factor": Fault(
         "product",
-        "factors, 64 * 16, 96 * 16, false",
-        "factors, 64 * 16 - 8, 96 * 16, false",
+        "at(0, 32 * 16)",
+        "at(8, 32 * 16)",
         found_in(ALL, "misaligned"),
-        "multiply_warpgroup(",
+        "multiply_warpgroup<",
     ),
     "one warp of four takes no part": Fault(
         "product",
-        "  multiply_warpgroup(sums",
-        "  if (t >= 32) multiply_warpgroup(sums",
+        "  multiply_warpgroup<false>(sums",
+        "  if (t >= 32) multiply_warpgroup<false>(sums",
         found_in(ALL, "divergent_warp"),
     ),
 }

@@ -60,23 +60,25 @@ extern "C" __global__ void coldforge_kernel(const __grid_constant__ Args args) {
 }
 """
 
-# y[i][j] = sum over k of x[i][k] * x[64 + j][k], 64 by 32 by 16 halves, both factors in shared memory.
+# y[i][j] = sum over k of x[i][k] * x[64 + j][k], 64 by 32 by 16 halves, the right factor in shared memory.
 PRODUCT = """
 // for sm_90a
 #include "coldforge/warpgroup.cuh"
 using namespace coldforge;
 struct Args { const unsigned* x; float* y; long long n; };
 extern "C" __global__ void coldforge_kernel(const __grid_constant__ Args args) {
-  __shared__ alignas(128) unsigned factors[2][96][4];
+  __shared__ alignas(128) unsigned factors[2][32][4];
   const int t = threadIdx.x, lane = t % 32;
-  if (t < 96) {
-    for (int k = 0; k < 8; ++k) factors[k / 4][t][k % 4] = args.x[t * 8 + k];
+  if (t < 32) {
+    for (int k = 0; k < 8; ++k) factors[k / 4][t][k % 4] = args.x[(64 + t) * 8 + k];
   }
+  const unsigned* own = args.x + (t / 32 * 16 + lane / 4) * 8 + lane % 4;
+  const unsigned a[4] = {own[0], own[64], own[4], own[68]};
   publish_shared();
   __syncthreads();
   float sums[16];
   warpgroup_begin();
-  multiply_warpgroup(sums, factors, 0, 96 * 16, factors, 64 * 16, 96 * 16, false);
+  multiply_warpgroup<false>(sums, a, MatrixPlace(factors).at(0, 32 * 16));
   warpgroup_commit();
   warpgroup_wait<0>();
   for (int i = 0; i < 16; ++i) {

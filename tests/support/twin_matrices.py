@@ -37,11 +37,12 @@ _FOUR_WARPS = """
   __syncthreads();
   float small[16], middle[32], large[64];
   for (int i = 0; i < 64; ++i) small[i % 16] = middle[i % 32] = large[i] = 7.0f;
+  const coldforge::MatrixPlace tiles(tile);
   coldforge::warpgroup_begin();
-  coldforge::multiply_warpgroup(small, a, tile, 48, 130 * 16, false);
-  coldforge::multiply_warpgroup(middle, a, tile, 16, 129 * 16, false);
-  coldforge::multiply_warpgroup(middle, a, tile, 0, 64 * 16, true);
-  coldforge::multiply_warpgroup(large, a, tile, 0, 128 * 16, true);
+  coldforge::multiply_warpgroup<false>(small, a, tiles.at(48, 130 * 16));
+  coldforge::multiply_warpgroup<false>(middle, a, tiles.at(16, 129 * 16));
+  coldforge::multiply_warpgroup<true>(middle, a, tiles.at(0, 64 * 16));
+  coldforge::multiply_warpgroup<true>(large, a, tiles.at(0, 128 * 16));
   coldforge::warpgroup_commit();
   coldforge::warpgroup_wait<0>();
   __shared__ alignas(16) float results[128][4];
@@ -55,30 +56,6 @@ _FOUR_WARPS = """
     coldforge::bulk_commit();
     coldforge::bulk_wait_read();
   }
-  if (coldforge::matrix_descriptor(tile, 0, 16) == 1) y[0] = 1.0f;
-"""
-# The same with the left factor in memory: 64 columns of 16 terms from byte 32 on, then others.
-_IN_MEMORY = """
-  __shared__ alignas(128) unsigned tile[3 * 128 * 4];
-  for (int i = t; i < 3 * 128 * 4; i += 128) tile[i] = x[i];
-  coldforge::publish_shared();
-  __syncthreads();
-  float small[16], middle[32], large[64];
-  for (int i = 0; i < 64; ++i) small[i % 16] = middle[i % 32] = large[i] = 7.0f;
-  coldforge::warpgroup_begin();
-  coldforge::multiply_warpgroup(small, tile, 32, 70 * 16, tile, 48, 130 * 16, false);
-  coldforge::warpgroup_commit();
-  coldforge::multiply_warpgroup(middle, tile, 0, 64 * 16, tile, 16, 129 * 16, false);
-  coldforge::multiply_warpgroup(middle, tile, 160, 200 * 16, tile, 0, 64 * 16, true);
-  coldforge::warpgroup_commit();
-  coldforge::warpgroup_wait<1>();
-  for (int i = 0; i < 16; ++i) y[i * n + t] = small[i];
-  coldforge::warpgroup_begin();
-  coldforge::multiply_warpgroup(large, tile, 128, 65 * 16, tile, 0, 128 * 16, true);
-  coldforge::warpgroup_commit();
-  coldforge::warpgroup_wait<0>();
-  for (int i = 0; i < 32; ++i) y[(16 + i) * n + t] = middle[i];
-  for (int i = 0; i < 64; ++i) y[(48 + i) * n + t] = large[i];
 """
 _STORED = """
   __shared__ alignas(16) unsigned tile[2][32][4];
@@ -131,17 +108,6 @@ def _four_warps(halves: torch.Tensor) -> torch.Tensor:
     left = torch.cat([left_factor(own) for own in halves[3 * 128 * 8 :].view(4, 32, 8)])
     middle = left @ in_units(units, 1, 129, 64) + left @ in_units(units, 0, 64, 64)
     return _by_lanes(left @ in_units(units, 3, 130, 32), middle, 7 + left @ in_units(units, 0, 128, 128))
-
-
-def _in_memory(halves: torch.Tensor) -> torch.Tensor:
-    units = halves[: 3 * 128 * 8].view(-1, 8)
-
-    def left(first: int, apart: int) -> torch.Tensor:
-        return in_units(units, first, apart, 64).T
-
-    middle = left(0, 64) @ in_units(units, 1, 129, 64) + left(10, 200) @ in_units(units, 0, 64, 64)
-    large = 7 + left(8, 65) @ in_units(units, 0, 128, 128)
-    return _by_lanes(left(2, 70) @ in_units(units, 3, 130, 32), middle, large)
 
 
 def matrices() -> dict[str, Twin]:
@@ -226,22 +192,10 @@ def matrices() -> dict[str, Twin]:
             archs=("sm_90",),
             expected=_four_warps(factors).view(128, 28, 4).permute(1, 0, 2),
         ),
-        "products of four warps, both factors in memory": Twin(
-            _IN_MEMORY,
-            factors.view(torch.int32),
-            torch.zeros(112, 128),
-            128,
-            "unsigned",
-            "float",
-            includes='// for sm_90a\n#include "coldforge/warpgroup.cuh"',
-            block=128,
-            archs=("sm_90",),
-            expected=_in_memory(factors).T,
-        ),
         "halves in pairs": Twin(
-            "  const float low = __uint_as_float(coldforge::held(x[t])), high = __uint_as_float(x[n + t]);\n"
+            "  const float low = __uint_as_float(coldforge::apart(x[t])), high = __uint_as_float(x[n + t]);\n"
             "  const unsigned pair = coldforge::pack_halves(low, high);\n"
-            "  y[t] = pair;\n"
+            "  y[t] = coldforge::uniform(coldforge::held(7u)) == 7u ? pair : 0u;\n"
             "  y[n + t] = __float_as_uint(coldforge::low_half(x[t] & 0xbfffbfffu));\n"
             "  y[2 * n + t] = __float_as_uint(coldforge::high_half(pair));\n",
             ints(floats.numpy().view("uint32")),

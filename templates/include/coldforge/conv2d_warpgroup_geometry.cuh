@@ -66,6 +66,7 @@ struct Conv2dWarpgroupGeometry {
   // A float is a half and the half nearest to what is left of it, times LOW_SCALE; or a half alone.
   static constexpr int PARTS = C::PARTS;
   static constexpr float LOW_SCALE = 2048.0f;
+  static constexpr bool AS_THEY_ARE = false;  // 16-bit numbers are made scaled halves too
   static constexpr int C_STEP = C_IN, C_GROUPS = (C_IN + 7) / 8, UNITS = C_GROUPS * TAPS, PAIRS = UNITS / 2;
   static __device__ __forceinline__ int unit_of(int tap) { return tap; }
 

@@ -49,22 +49,10 @@ COLDFORGE_UNCHECKED inline void multiply_pieces(const Meet<MatrixPieces>& meet, 
   for (int i = 0; i < 4; ++i) sum[i] = cut_to_float(total[i]);
 }
 
-// Of four warps in a row, which the calling lane's is.
-inline unsigned warp_of_four() { return threadIdx.x / 32 % 4; }
-
 // An operand in memory, of two units of 8 terms by `columns`: each lane answers for a part of it.
 inline void note_operand(const char* from, unsigned apart, int columns) {
   for (int i = static_cast<int>(emulator_lane()); i < 2 * columns; i += 32)
     emulator_product_operand(from + i % columns * 16 + i / columns * apart, 16);
-}
-
-// What a lane would hold of a warp's 16 rows that lie in memory.
-COLDFORGE_UNCHECKED inline MatrixPieces pieces_in_place(const char* from, unsigned apart) {
-  const unsigned lane = emulator_lane();
-  MatrixPieces pieces = {};
-  for (unsigned i = 0; i < 4; ++i)
-    __builtin_memcpy(&pieces.a[i], from + (lane / 4 + i % 2 * 8) * 16 + i / 2 * apart + lane % 4 * 4, 4);
-  return pieces;
 }
 
 // A warp's rows of a product of four warps: a lane holds its pieces of the left factor, the right one lies in
