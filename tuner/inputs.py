@@ -191,7 +191,7 @@ def _impulses(problem: Problem, tensors: Tensors, generator: torch.Generator) ->
     channel's filters are x 1e-12: where an impulse meets these, the others do not hide what became of it.
     """
     data, filters, rest = _roles(problem)
-    weak = filters is not None and shrinkage(problem) < 2
+    weak = filters is not None and math.prod(problem.linear_shape[2:]) > 1
     value = tensors[data] if tensors[data].dim() > 1 else tensors[data][None]
     impulse = torch.zeros_like(value)
     height = min(shrinkage(problem), torch.finfo(problem.dtype.torch).max / 16)
