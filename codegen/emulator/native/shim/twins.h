@@ -59,9 +59,11 @@ inline void multiply_bfloats(float (&sum)[4], unsigned a0, unsigned a1, unsigned
       {COLDFORGE_EMULATOR_SITE, coldforge_emulator::ALL_LANES, pieces}, 1, sum);
 }
 
-inline unsigned held(unsigned word) { return word; }
-inline unsigned apart(unsigned word) { return word; }
-inline unsigned uniform(unsigned word) { return word; }
+inline unsigned held(unsigned word) { return __shfl_xor_sync(coldforge_emulator::ALL_LANES, word, 1); }
+inline unsigned apart(unsigned word) {
+  return __shfl_sync(coldforge_emulator::ALL_LANES, word, static_cast<int>(emulator_lane()));
+}
+inline unsigned uniform(unsigned word) { return __shfl_sync(coldforge_emulator::ALL_LANES, word, 0); }
 
 inline unsigned pack_halves(float low, float high) {
   return static_cast<unsigned>(coldforge_emulator::half_bits(low)) |
