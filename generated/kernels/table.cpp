@@ -12,58 +12,62 @@
 #endif
 
 extern "C" {
-__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_1_64_8_16_6_fp32_plain_image_channels_window_x86_64_v3_cde0560a_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_128_1_64_8_16_6_fp32_plain_image_channels_window_x86_64_v3_cde0560a_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_packed_staged_channels_window_x86_64_v3_30f0f84b_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_packed_staged_channels_window_x86_64_v3_30f0f84b_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
 __attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
 __attribute__((visibility("hidden"))) void coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_kahan_one_x86_64_v3_49e02e79_x86_64_v2_6a7bdc(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"))) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_kahan_one_x86_64_v3_49e02e79_x86_64_v3_dd65b4(int64_t begin, int64_t end, void* words);
 // Weak: null where the source has no second kernel, since no launch of its entry asks for one.
-__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v2_6a7bdc_finish(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v3_dd65b4_finish(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v2_6a7bdc_finish(int64_t begin, int64_t end, void* words);
-__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v3_dd65b4_finish(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v2_6a7bdc_finish(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v3_dd65b4_finish(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_kahan_one_x86_64_v3_49e02e79_x86_64_v2_6a7bdc_finish(int64_t begin, int64_t end, void* words);
+__attribute__((visibility("hidden"), weak)) void coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_kahan_one_x86_64_v3_49e02e79_x86_64_v3_dd65b4_finish(int64_t begin, int64_t end, void* words);
 }
 
 __asm__(
     ".pushsection .rodata\n"
     ".balign 64\n"
-    ".globl coldforge_cubin_conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46\n"
-    ".hidden coldforge_cubin_conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46\n"
-    "coldforge_cubin_conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46:\n"
-    ".incbin \"kernels/conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46.cubin\"\n"
+    ".globl coldforge_cubin_conv2d_divide_leaky_relu_warpgroup_fp32_3_9_128_32_neighbours_streaming_2_3_1_sm_90_b6d74bb4\n"
+    ".hidden coldforge_cubin_conv2d_divide_leaky_relu_warpgroup_fp32_3_9_128_32_neighbours_streaming_2_3_1_sm_90_b6d74bb4\n"
+    "coldforge_cubin_conv2d_divide_leaky_relu_warpgroup_fp32_3_9_128_32_neighbours_streaming_2_3_1_sm_90_b6d74bb4:\n"
+    ".incbin \"kernels/conv2d_divide_leaky_relu_warpgroup_fp32_3_9_128_32_neighbours_streaming_2_3_1_sm_90_b6d74bb4.cubin\"\n"
     ".popsection\n");
-extern "C" __attribute__((visibility("hidden"))) const unsigned char coldforge_cubin_conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46[];
+extern "C" __attribute__((visibility("hidden"))) const unsigned char coldforge_cubin_conv2d_divide_leaky_relu_warpgroup_fp32_3_9_128_32_neighbours_streaming_2_3_1_sm_90_b6d74bb4[];
 
 __asm__(
     ".pushsection .rodata\n"
     ".balign 64\n"
-    ".globl coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12\n"
-    ".hidden coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12\n"
-    "coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12:\n"
-    ".incbin \"kernels/conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12.cubin\"\n"
+    ".globl coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628\n"
+    ".hidden coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628\n"
+    "coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628:\n"
+    ".incbin \"kernels/conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628.cubin\"\n"
     ".popsection\n");
-extern "C" __attribute__((visibility("hidden"))) const unsigned char coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12[];
+extern "C" __attribute__((visibility("hidden"))) const unsigned char coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628[];
 
 namespace coldforge {
 namespace {
 
 const Variant kVariants[] = {
-    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v3_dd65b4), nullptr},
-    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_128_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_28babbb5_x86_64_v2_6a7bdc), nullptr},
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_128_1_64_8_16_6_fp32_plain_image_channels_window_x86_64_v3_cde0560a_x86_64_v3_dd65b4), nullptr},
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_128_1_64_8_16_6_fp32_plain_image_channels_window_x86_64_v3_cde0560a_x86_64_v2_6a7bdc), nullptr},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v3_dd65b4), nullptr},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_plain_staged_channels_window_x86_64_v3_beaea6da_x86_64_v2_6a7bdc), nullptr},
-    {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6@sm_90", 90, nullptr, coldforge_cubin_conv2d_divide_leaky_relu_direct_fp32_64_4_32_8_2_4_2_8_double_shared_1_1_4_fp32_sm_90_664deb46},
-    {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v3_dd65b4), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v3_dd65b4_finish)},
-    {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v2_6a7bdc), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_8_kahan_one_x86_64_v3_89672a58_x86_64_v2_6a7bdc_finish)},
-    {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v3_dd65b4), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v3_dd65b4_finish)},
-    {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v2_6a7bdc), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_16_4_fp32_one_x86_64_v3_5b1ed64e_x86_64_v2_6a7bdc_finish)},
-    {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669@sm_90", 90, nullptr, coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_128_256_4_16_kahan_two_streaming_1_sm_90_378baa12},
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_69c7f739@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_packed_staged_channels_window_x86_64_v3_30f0f84b_x86_64_v3_dd65b4), nullptr},
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_69c7f739@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv2d_divide_leaky_relu_direct_fp32_64_4_64_8_16_6_fp32_packed_staged_channels_window_x86_64_v3_30f0f84b_x86_64_v2_6a7bdc), nullptr},
+    {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6@sm_90", 90, nullptr, coldforge_cubin_conv2d_divide_leaky_relu_warpgroup_fp32_3_9_128_32_neighbours_streaming_2_3_1_sm_90_b6d74bb4},
+    {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_kahan_one_x86_64_v3_49e02e79_x86_64_v3_dd65b4), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_kahan_one_x86_64_v3_49e02e79_x86_64_v3_dd65b4_finish)},
+    {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_kahan_one_x86_64_v3_49e02e79_x86_64_v2_6a7bdc), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_kahan_one_x86_64_v3_49e02e79_x86_64_v2_6a7bdc_finish)},
+    {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v3_dd65b4), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v3_dd65b4_finish)},
+    {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v2_6a7bdc), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v2_6a7bdc_finish)},
+    {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669@sm_90", 90, nullptr, coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628},
     {"none", kNoLevel, nullptr, nullptr},
 };
-const int kVariantCount = 10;
+const int kVariantCount = 12;
 
 }  // namespace
 }  // namespace coldforge
@@ -127,7 +131,7 @@ const char* bind(const coldforge::Shapes& _in, const int64_t* _attributes, int64
   _v[Value::dtype_bytes] = dtype_bytes;
   _v[Value::H_out] = H_out;
   _v[Value::W_out] = W_out;
-  if (!(groups == INT64_C(1))) return "groups={groups} is not supported yet; only groups=1 is";
+  if (!((coldforge::floor_mod(C_in, groups) == INT64_C(0)) && (coldforge::floor_mod(C_out, groups) == INT64_C(0)))) return "groups={groups} does not divide both C_in={C_in} and C_out={C_out}";
   if (!((H_out >= INT64_C(1)) && (W_out >= INT64_C(1)))) return "the kernel window ({R}x{S}, dilation {dilation_h}x{dilation_w}) is larger than the padded image ({H}x{W}, padding {padding_h}x{padding_w})";
   if (_in.size[1][1] != coldforge::floor_div(C_in, groups)) {
     return "weight has another shape than [C_out, C_in // groups, R, S]";
@@ -164,7 +168,7 @@ bool covers0(const int64_t* _v) {
          _v[Value::has_bias] == 1;
 }
 
-// conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa: TILE_X=128, TILE_Y=4, OC_TILE=64, VEC=8, PX=16, OC_PER_THREAD=6, ACC=fp32, WEIGHTS=plain, INPUT=staged, ORDER=channels, UNROLL=window
+// conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa: TILE_X=128, TILE_Y=1, OC_TILE=64, VEC=8, PX=16, OC_PER_THREAD=6, ACC=fp32, WEIGHTS=plain, INPUT=image, ORDER=channels, UNROLL=window
 const int64_t kWorkload0[] = {8, 128, 128, 126, 126};
 
 coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
@@ -174,7 +178,7 @@ coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
   const int64_t W_out = _v[Value::W_out];
   coldforge::Launch _launch;
   _launch.grain = INT64_C(1);
-  _launch.units = (((N * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(128))) * INT64_C(1));
+  _launch.units = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(1))) * coldforge::ceil_div_int(W_out, INT64_C(128))) * INT64_C(1));
   return _launch;
 }
 
@@ -188,37 +192,55 @@ coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
   const int64_t W_out = _v[Value::W_out];
   coldforge::Launch _launch;
   _launch.grain = INT64_C(1);
-  _launch.units = (((N * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(64))) * INT64_C(1));
+  _launch.units = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(64))) * INT64_C(1));
   return _launch;
 }
 
-// conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6: TILE_X=64, TILE_Y=4, OC_TILE=32, OC_PER_THREAD=8, PX=2, PY=4, VEC=2, C_TILE=8, STAGING=double, WEIGHTS=shared, UNROLL_R=1, PERSISTENT=1, MIN_BLOCKS=4, ACC=fp32
-const int64_t kWorkload2[] = {128, 128, 128, 126, 126};
+// conv2d_divide_leaky_relu_small_fp32_x86_64_v3_69c7f739: TILE_X=64, TILE_Y=4, OC_TILE=64, VEC=8, PX=16, OC_PER_THREAD=6, ACC=fp32, WEIGHTS=packed, INPUT=staged, ORDER=channels, UNROLL=window
+const int64_t kWorkload2[] = {8, 64, 64, 62, 62};
 
 coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
   const int64_t N = _v[Value::N];
   const int64_t H_out = _v[Value::H_out];
   const int64_t W_out = _v[Value::W_out];
-  const int64_t sm_count = _machine.sm_count;
-  const int64_t PIXEL_TILES = ((N * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(64)));
   coldforge::Launch _launch;
-  _launch.block = INT64_C(128);
-  _launch.grid = (INT64_C(2) * coldforge::min_int(PIXEL_TILES, coldforge::max_int(INT64_C(1), coldforge::floor_div((sm_count * INT64_C(4)), INT64_C(2)))));
-  _launch.shared_bytes = INT64_C(36480);
+  _launch.grain = INT64_C(1);
+  _launch.units = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(64))) * INT64_C(1));
+  return _launch;
+}
+
+// conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6: PRODUCTS=3, TILE_Y=9, COLUMNS=128, RUN=32, ORDER=neighbours, HINT=streaming, CONSUMERS=2, STAGES=3, MIN_BLOCKS=1
+const int64_t kWorkload3[] = {128, 128, 128, 126, 126};
+
+coldforge::Launch launch3([[maybe_unused]] const int64_t* _v,
+                          [[maybe_unused]] const coldforge::Machine& _machine) {
+  const int64_t N = _v[Value::N];
+  const int64_t H_out = _v[Value::H_out];
+  const int64_t W_out = _v[Value::W_out];
+  const int64_t sm_count = _machine.sm_count;
+  const int64_t TILE_X = ((W_out <= INT64_C(126)) ? W_out : INT64_C(120));
+  const int64_t PIXEL_TILES = ((N * coldforge::ceil_div_int(H_out, INT64_C(9))) * coldforge::ceil_div_int(W_out, TILE_X));
+  coldforge::Launch _launch;
+  _launch.block = INT64_C(384);
+  _launch.grid = (INT64_C(1) * coldforge::min_int(coldforge::ceil_div_int(PIXEL_TILES, INT64_C(2)), coldforge::max_int(INT64_C(1), coldforge::floor_div((sm_count * INT64_C(1)), INT64_C(1)))));
+  _launch.shared_bytes = INT64_C(216064);
   return _launch;
 }
 
 const coldforge::Entry kEntries[] = {
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 6.721303, 0, false, 0, 2,
+     0x1.0000000000000p-24, 10.864294, 0, false, 0, 2,
      kWorkload0, covers0, launch0},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.8022875, 0, false, 2, 2,
+     0x1.0000000000000p-24, 1.0044244999999998, 0, false, 2, 2,
      kWorkload1, covers0, launch1},
-    {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.47177600860595703, 13, false, 4, 1,
+    {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_69c7f739", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
+     0x1.0000000000000p-24, 1.789329, 0, false, 4, 2,
      kWorkload2, covers0, launch2},
+    {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
+     0x1.0000000000000p-24, 0.23360000550746918, 13, false, 6, 1,
+     kWorkload3, covers0, launch3},
 };
 
 constexpr coldforge::Operator kOperator = {
@@ -239,7 +261,7 @@ constexpr coldforge::Operator kOperator = {
     4,
     output_shape,
     kEntries,
-    3,
+    4,
 };
 static_assert(Value::kCount <= coldforge::kMaxValues && 3 <= coldforge::kMaxTensors &&
                   12 <= coldforge::kMaxWords && 4 <= coldforge::kMaxRank,
@@ -373,7 +395,7 @@ bool covers0(const int64_t* _v) {
          _v[Value::RIGHT] == 0;
 }
 
-// conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e: SPLIT=1, VEC=8, UNROLL=4, STREAMS=8, ACC=kahan, LAUNCHES=one
+// conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e: SPLIT=1, VEC=8, UNROLL=4, STREAMS=4, ACC=kahan, LAUNCHES=one
 const int64_t kWorkload0[] = {4, 256, 256, 258, 258};
 
 coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
@@ -395,7 +417,7 @@ coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
   return _launch;
 }
 
-// conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa: SPLIT=1, VEC=8, UNROLL=16, STREAMS=4, ACC=fp32, LAUNCHES=one
+// conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa: SPLIT=1, VEC=8, UNROLL=4, STREAMS=4, ACC=fp32, LAUNCHES=two
 const int64_t kWorkload1[] = {1, 256, 256, 258, 258};
 
 coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
@@ -405,11 +427,11 @@ coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
   const int64_t W = _v[Value::W];
   const int64_t PLANES = (N * INT64_C(64));
   const int64_t PIXELS = (H * W);
-  const int64_t COUNTER_BYTES = coldforge::round_up_int((INT64_C(4) * N), INT64_C(64));
+  const int64_t COUNTER_BYTES = INT64_C(0);
   const int64_t PARTIAL_BYTES = (((PLANES * INT64_C(1)) * INT64_C(1)) * INT64_C(4));
   coldforge::Launch _launch;
   _launch.finish_grain = INT64_C(1);
-  _launch.finish_units = INT64_C(0);
+  _launch.finish_units = N;
   _launch.grain = coldforge::ceil_div_int(INT64_C(32768), PIXELS);
   _launch.units = (PLANES * INT64_C(1));
   _launch.workspace_bytes = ((COUNTER_BYTES + PARTIAL_BYTES) + ((INT64_C(4) * N) * INT64_C(128)));
@@ -417,16 +439,16 @@ coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
   return _launch;
 }
 
-// conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669: SPLIT=128, BLOCK=256, VEC=4, UNROLL=16, ACC=kahan, LAUNCHES=two, HINT=streaming, FOLD=1
+// conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669: SPLIT=64, BLOCK=256, VEC=4, UNROLL=16, ACC=fp32, LAUNCHES=two, HINT=streaming, FOLD=1
 const int64_t kWorkload2[] = {16, 512, 512, 514, 514};
 
 coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
   const int64_t N = _v[Value::N];
-  const int64_t PARTS = ((N * INT64_C(64)) * INT64_C(128));
+  const int64_t PARTS = ((N * INT64_C(64)) * INT64_C(64));
   const int64_t BLOCKS = coldforge::ceil_div_int((PARTS * INT64_C(32)), INT64_C(256));
   const int64_t COUNTER_BYTES = coldforge::round_up_int((INT64_C(4) * N), INT64_C(256));
-  const int64_t SLOT_BYTES = coldforge::round_up_int(((((N * INT64_C(64)) * INT64_C(128)) * INT64_C(1)) * INT64_C(4)), INT64_C(256));
+  const int64_t SLOT_BYTES = coldforge::round_up_int(((((N * INT64_C(64)) * INT64_C(64)) * INT64_C(1)) * INT64_C(4)), INT64_C(256));
   const int64_t FOLDED_BYTES = (((INT64_C(4) * N) * INT64_C(64)) * INT64_C(128));
   coldforge::Launch _launch;
   _launch.block = INT64_C(256);
@@ -442,13 +464,13 @@ coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
 
 const coldforge::Entry kEntries[] = {
     {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 1.203276, 0, true, 5, 2,
+     0x1.0000000000000p-24, 1.9240655, 0, true, 7, 2,
      kWorkload0, covers0, launch0},
     {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.170999, 0, true, 7, 2,
+     0x1.0000000000000p-24, 0.1604, 0, true, 9, 2,
      kWorkload1, covers0, launch1},
     {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.23747199773788452, 13, true, 9, 1,
+     0x1.0000000000000p-24, 0.23811200261116028, 13, true, 11, 1,
      kWorkload2, covers0, launch2},
 };
 

@@ -180,6 +180,10 @@ _OPS = (
         {"negative_slope": 0.01},
         _functional("leaky_relu"),
         "v > 0.0f ? v : v * negative_slope",
+        # By the sign bit, without a predicate: ptxas was seen to give all of a loop's comparisons the same one, so
+        # that each waited for the one before (40 % of a convolution's time on an H200).
+        cuda_expression="v * __uint_as_float((static_cast<unsigned>(__float_as_int(v) >> 31)"
+        " & (__float_as_uint(negative_slope) ^ 0x3f800000u)) ^ 0x3f800000u)",
     ),
     PointwiseOp("elu", {"alpha": 1.0}, _functional("elu"), "v < 0.0f ? alpha * expm1f(v) : v"),
     PointwiseOp("gelu", {}, _gelu, "0.5f * v * erfcf(-0.707106781186547524f * v)"),

@@ -156,7 +156,7 @@ _STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("cli.build", "_show", lambda report: None),
     ("cli.freeze", "run_build", _nothing_wrong),
     ("cli.bench", "_show", lambda found: None),
-    ("cli.check", "_work", lambda problem, spaces, target, every: [*spaces]),
+    ("cli.check", "_work", lambda problem, spaces, target, every, precision: [*spaces]),
     ("cli.check", "_run", lambda work, title: ([], False)),
     ("cli.check_ledger", "run_ledger", lambda *arguments, **named: None),
     ("cli.list", "_feasible", lambda *arguments: 1),
