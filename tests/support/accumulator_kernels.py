@@ -202,6 +202,6 @@ def faults(name: str, cache: Cache) -> tuple[Fault, ...]:
             results, findings = run(name, build, cache)
         except CompileError as error:
             return (*found, Fault("compile_error", str(error), build, "compiling"))
-        found += [Fault(finding.kind, str(finding), build, finding=finding) for finding in findings]
-        found += [Fault("wrong_result", line, build) for line in wrong(name, results)]
+        found += [Fault(finding.kind, str(finding), build, name, finding) for finding in findings]
+        found += [Fault("wrong_result", line, build, name) for line in wrong(name, results)]
     return tuple(found)
