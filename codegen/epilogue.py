@@ -73,8 +73,10 @@ def _part(
     parts = [_step(step, first + index, operator, language) for index, step in enumerate(steps)]
     hoisted = tuple(member for _, members in parts for member in members)
     lines = tuple(line for line, _ in parts)
-    affine = [_AFFINE[step.op].format(*(_value(value, operator) for _, value in step.arguments))
-              for step in itertools.takewhile(lambda step: step.op in _AFFINE, steps)]
+    affine = [
+        _AFFINE[step.op].format(*(_value(value, operator) for _, value in step.arguments))
+        for step in itertools.takewhile(lambda step: step.op in _AFFINE, steps)
+    ]
     return EpilogueCode(
         tuple(operator.scalars), vectors, lines, hoisted, affine=tuple(affine), rest=lines[len(affine) :]
     )
