@@ -194,7 +194,7 @@ def test_not_covered_runs_the_reference_with_one_warning(package: ModuleType) ->
     assert f"tune one: {command},dilation_h=2,dilation_w=2" in texts[0]
     assert "then coldforge freeze conv2d_divide_leaky_relu --package cf_test_package --out " in texts[0]
     assert "fp32, fp16 and bf16 only" in texts[1]
-    assert "groups=2 is not supported yet" in texts[2]
+    assert "groups=2" in texts[2]
     assert all(w.category is RuntimeWarning and w.filename == __file__ for w in caught)
 
 
