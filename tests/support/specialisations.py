@@ -166,7 +166,8 @@ def few_configs(subject: str) -> dict[str, tuple[Config, ...]]:
             # A hundred of them, spread over all, are choice enough.
             some = [config for config in legal[:: max(1, len(legal) // 100)] if config not in chosen]
             for _ in range(min((2 if other else 1) - len(chosen), len(some))):
-                chosen.append(max(some, key=lambda config: len(_pairs(config) - seen)))
+                others = [config for config in some if config not in chosen]
+                chosen.append(max(others, key=lambda config: len(_pairs(config) - seen)))
                 seen |= _pairs(chosen[-1])
         found[each.name] = tuple(chosen)
     return found
