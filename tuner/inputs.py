@@ -33,7 +33,8 @@ class _Scales:
 
     def __init__(self, dtype: torch.dtype) -> None:
         narrow = dtype == torch.float16
-        self.tiny, self.large = (1e-2, 1e2) if narrow else (1e-4, 1e25)
+        self.tiny, self.large = (1e-2, 1e2) if narrow else (1e-4, 1e4)
+        self.largest = 1e2 if narrow else 1e25
         self.small, self.smaller = (1e-1, 1e-2) if narrow else (1e-6, 1e-8)
         # Below what two 16-bit floats of one scale can hold beside 1.
         self.smallest = 1e-2 if narrow else 1e-12
@@ -128,8 +129,10 @@ def _tiny(problem: Problem, tensors: Tensors, generator: torch.Generator) -> Non
 
 
 def _large(problem: Problem, tensors: Tensors, generator: torch.Generator) -> None:
-    """All data x 1e25: too large for a kernel to scale it and its results back by one factor each."""
-    _scaled(problem, tensors, _Scales(problem.dtype.torch).large)
+    """All data x 1e4. A sum of products, which cannot overflow by it, x 1e25: too large for a kernel to scale
+    the data and its results back by one factor each."""
+    scales = _Scales(problem.dtype.torch)
+    _scaled(problem, tensors, scales.largest if problem.operator.family.magnitude_name else scales.large)
 
 
 def _mix(problem: Problem, tensors: Tensors, axis: int, image: float, channel: float, filters: float) -> None:

@@ -75,6 +75,15 @@ def test_magnitudes() -> None:
     assert draw(problem, "large")["x"].abs().max() > 1e4
 
 
+def test_large_is_what_an_operator_can_take(tmp_path: Path) -> None:
+    write_family(tmp_path)
+    own = Catalogue((tmp_path,)).operator(NAME)
+    assert not own.family.magnitude_name
+    squared = draw(make_problem(own, next(iter(own.workloads))), "large")["x"].square()
+    assert 1e8 < squared.max() < 1e12
+    assert draw(problem_at(N=1, H=9, W=11), "large")["x"].abs().max() > 1e25
+
+
 def test_offset_differs_by_sample_and_channel() -> None:
     means = draw(problem_at(), "offset")["x"].mean((2, 3))
     assert means.std() > 1.0
