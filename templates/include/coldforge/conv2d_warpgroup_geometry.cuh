@@ -4,7 +4,6 @@
 #pragma once
 
 #include "coldforge/conv2d_tensor_weights.cuh"
-#include "coldforge/stream_load.cuh"
 #include "coldforge/warpgroup.cuh"
 
 namespace coldforge {
