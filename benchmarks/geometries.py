@@ -152,11 +152,17 @@ def _warm_all(jobs: Iterable[Job]) -> None:
         process.wait()
 
 
-def _each(jobs: list[Job], step: Callable[[Job], dict[str, Any]], at_once: int) -> dict[str, Any]:
-    """The step's document by the job's name, or why there is none; whatever fails, the others are done."""
+def _each(
+    jobs: list[Job], step: Callable[[Job], dict[str, Any]], at_once: int, *, limited: bool = False
+) -> dict[str, Any]:
+    """The step's document by the job's name, or why there is none; whatever fails, the others are done.
+
+    Args:
+        limited: not begun once the time of --seconds has passed.
+    """
 
     def guarded(job: Job) -> dict[str, Any]:
-        if time.monotonic() - _STARTED > job.options.seconds:
+        if limited and time.monotonic() - _STARTED > job.options.seconds:
             return {"failed": "no time was left"}
         try:
             return step(job)
@@ -220,11 +226,11 @@ def main() -> int:
     todo = [job for job in jobs if options.again or not job.result.is_file()]
     if target.kind == "cuda":
         _warm_all(todo)
-    tuned = _each(todo, Job.tune, 1)
+    tuned = _each(todo, Job.tune, 1, limited=True)
     ready = [job for job in todo if "failed" not in tuned[job.name]]
     frozen = _each(ready, Job.freeze, os.cpu_count() or 1)
     ready = [job for job in ready if "failed" not in frozen[job.name]]
-    benched = _each(ready, Job.bench, 1)
+    benched = _each(ready, Job.bench, 1, limited=True)
     done = [job for job in ready if "failed" not in benched[job.name]]
     for job in done:
         write_json(job.result, _document(job, tuned[job.name], benched[job.name]))
@@ -232,10 +238,10 @@ def main() -> int:
         operators = [job.operator for job in done]
         _each(done[:1], lambda job: _bundle(operators, job.options.out / f"{options.prefix}{BUNDLE}"), 1)
     _table(jobs)
-    failed = {**frozen, **tuned, **benched}
-    for name, document in failed.items():
-        if "failed" in document:
-            print(f"{name}: {document['failed']}")
+    for documents in (tuned, frozen, benched):
+        for name, document in documents.items():
+            if "failed" in document:
+                print(f"{name}: {document['failed']}")
     return 0 if len(done) == len(todo) else 1
 
 
