@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiny family whose configs are quick to compile and to run, some of them with a planted fault.
 
-``STEP`` decides how much work a config does: `BEST` an eighth of what the next best does, so that no noise of a
-shared machine hides which it is. ``FAULT`` is "none", or the name of a fault, each of which stands at one place
-of the order.
+``STEP`` decides how much work a config does: `BEST` an eighth of what the next best does, so that no noise
+of a shared machine hides which it is. ``FAULT`` is "none", or the name of a fault, each of which stands at one
+place of the order.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def write_faulty(folder: Path, target: str, good: int, *, faults: bool = True, t
         target: "cpu" or "cuda".
         good: how many configs have no fault.
         faults: whether there are `FAULTS` besides, one config each.
-        turns: passes over the data that the fastest config makes; the others make eight times as many and more.
+        turns: passes over the data that the fastest config makes; the others make eight times as many.
     """
     place = folder / NAME
     place.mkdir(parents=True)
