@@ -2,7 +2,7 @@
 """A tiny family whose configs are quick to compile and to run, some of them with a planted fault.
 
 ``STEP`` decides how much work a config does: `BEST` an eighth of what the next best does, so that no noise
-of a shared machine hides which it is. ``FAULT`` is "none", or the name of a fault, each of which stands at one
+of a shared machine hides which it is. ``FAULT`` is "none", or the name of a fault; each of them stands at one
 place of the order.
 """
 
