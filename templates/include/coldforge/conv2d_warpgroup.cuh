@@ -70,6 +70,42 @@ __device__ __forceinline__ void gather_tiles(const typename G::Element* x, const
   }
 }
 
+// Goes through the tiles of a consumer and what it computes at once of each, for the consumer and for those
+// that send its results: the same steps for both. Where the image is taken in whole rows the results are one
+// run of memory from tile to tile, until one `ends`.
+template <class G, class Work>
+__device__ __forceinline__ void walk_runs(typename G::Element* y, const Conv2dSizes& sizes, int oc0, u32 own,
+                                          Work& work) {
+  const TileWalk<G> walk(sizes);
+  const i64 plane = static_cast<i64>(sizes.H_out) * sizes.W_out;
+  bool begins = true;
+#pragma unroll 1
+  for (u32 round = 0; walk.has(own, round); ++round) {
+    const Conv2dTensorTile<G> tile(walk.at(own, round), sizes);
+    // Rows of one image follow each other where a tile is as wide as they are.
+    const bool goes_on = G::Config::NEIGHBOURS && walk.has(own, round + 1) &&
+                         Conv2dTensorTile<G>(walk.at(own, round + 1), sizes).n == tile.n &&
+                         work.written() < 1u << 30;
+    const u32 number = round * G::CONSUMERS + own;
+    const int rows = tile.pixels / tile.width, final_row = goes_on ? -1 : rows - 1;
+    const bool whole = tile.width == sizes.W_out;
+    typename G::Element* const to = y + (static_cast<i64>(tile.n) * G::C_OUT + oc0) * plane +
+                                    static_cast<i64>(tile.oy) * sizes.W_out + tile.ox;
+    work.open(number);
+#pragma unroll 1
+    for (int row = 0; row < rows; ++row) {
+      if (!whole || (begins && row == 0))
+        work.begin(to + static_cast<i64>(row) * sizes.W_out, sizes.W_out % 2 == 0);
+#pragma unroll 1
+      for (int column = 0; column < tile.width; column += G::RUN) {
+        work.compute(tile, row, column, column + G::RUN >= tile.width && (!whole || row == final_row));
+      }
+    }
+    work.close(number);
+    begins = !goes_on;
+  }
+}
+
 // Four warps that multiply.
 template <class G, class Epilogue>
 struct Conv2dConsumer {
@@ -77,60 +113,79 @@ struct Conv2dConsumer {
 
   const T* x;
   const T* weight;
-  T* y;
   const Conv2dSizes& sizes;
   const Epilogue& epilogue;
+  const RunWeights<G>& weights;
   typename G::Shared& shared;
-  int oc0;
-  ResultStream<G> stream;
+  int oc0, channels;
+  ResultWriter<G> writer;
+  ResultSender<G> sender;  // of this warp's channels, where none else sends them
+  u32 own, turn;           // the consumer's number; of its runs, the parity
+  const OperandStage<G>* stage;
   // Of the thread's two channels: what makes v, or what the first operations of the chain make of v, of a
-  // sum.
-  float factor[2], shift[2];
+  // sum; and of a sum of the tile.
+  float factor[2], shift[2], factors[2];
+  bool all, some;      // whether all sums of the tile are exact, or some
   bool exact_weights;  // all bear their scales, and those factors and shifts the range of a float
 
-  __device__ __forceinline__ Conv2dConsumer(const T* x, const T* weight, T* y, const Conv2dSizes& sizes,
-                                            const Epilogue& epilogue, typename G::Shared& shared, int oc0,
-                                            bool exact)
+  __device__ __forceinline__ Conv2dConsumer(const T* x, const T* weight, const Conv2dSizes& sizes,
+                                            const Epilogue& epilogue, const RunWeights<G>& weights,
+                                            typename G::Shared& shared, int oc0, u32 own, bool exact)
       : x(x),
         weight(weight),
-        y(y),
         sizes(sizes),
         epilogue(epilogue),
+        weights(weights),
         shared(shared),
         oc0(oc0),
-        stream(shared, oc0, sizes) {
+        channels(min(G::OC_TILE, G::C_OUT - oc0)),
+        writer(shared, sizes),
+        sender(shared.results[own][0], threadIdx.x % 128 / 32 * 16, oc0, sizes),
+        own(own),
+        turn(0) {
     exact_weights = __all_sync(0xffffffffu, fold() && exact);
   }
 
-  // Computes a tile. Where the image is taken in whole rows they are one run of memory,
-  // which goes on from the tile before unless this one `begins` it, and into the next unless it `ends`.
-  __device__ __forceinline__ void compute(const Conv2dTensorTile<G>& tile, const OperandStage<G>& stage,
-                                          const RunWeights<G>& weights, bool begins, bool ends) {
-    const int rows = tile.pixels / tile.width;
-    const bool whole = tile.width == sizes.W_out, even = sizes.W_out % 2 == 0;
-    const i64 plane = static_cast<i64>(sizes.H_out) * sizes.W_out;
-    T* const to = y + (static_cast<i64>(tile.n) * G::C_OUT + oc0) * plane +
-                  static_cast<i64>(tile.oy) * sizes.W_out + tile.ox;
-    const float factors[2] = {factor[0] * stage.unscale, factor[1] * stage.unscale};
-    const bool all = exact_weights && stage.exact, some = exact_weights && stage.usable;
-    const int final_row = ends ? rows - 1 : -1;
-#pragma unroll 1
-    for (int row = 0; row < rows; ++row) {
-      if (!whole || (begins && row == 0)) stream.begin(to + static_cast<i64>(row) * sizes.W_out, even);
-#pragma unroll 1
-      for (int column = 0; column < tile.width; column += G::RUN) {
-        RunSums<G> sums;
-        begin_run<G>(sums, stage.operands, weights, row * G::PITCH + column);
-        warpgroup_wait<0>();
-        finish(sums, factors);
-        // What was sent before is read.
-        __syncwarp();
-        stream.write(sums.high);
-        const int count = min(G::RUN, tile.width - column);
-        if (!all) repair(tile, stage, row, column, count, some);
-        __syncwarp();
-        stream.send(static_cast<u32>(count), column + G::RUN >= tile.width && (!whole || row == final_row));
-      }
+  __device__ __forceinline__ u32 written() const { return writer.written; }
+  // Waits for a tile's operands.
+  __device__ __forceinline__ void open(u32 number) {
+    const StageTurn<G> at(number);
+    mbarrier_wait(&shared.full[at.stage], at.phase);
+    // Some lanes may have seen it before others.
+    __syncwarp();
+    stage = &shared.stages[at.stage];
+    all = exact_weights && stage->exact;
+    some = exact_weights && stage->usable;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) factors[row] = factor[row] * stage->unscale;
+  }
+  __device__ __forceinline__ void close(u32 number) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.empty[StageTurn<G>(number).stage]);
+  }
+  __device__ __forceinline__ void begin(T* to, bool even) {
+    writer.begin(to, even);
+    if constexpr (G::SENDERS == 0) sender.begin(to);
+  }
+
+  __device__ __forceinline__ void compute(const Conv2dTensorTile<G>& tile, int row, int column, bool ends) {
+    const u32 count = static_cast<u32>(min(G::RUN, tile.width - column));
+    RunSums<G> sums;
+    begin_run<G>(sums, stage->operands, weights, row * G::PITCH + column);
+    warpgroup_wait<0>();
+    finish(sums);
+    // What was written before has been read.
+    if constexpr (G::SENDERS > 0) mbarrier_wait(&shared.sent[own], turn ^ 1);
+    __syncwarp();
+    writer.write(sums.high);
+    if (!all) repair(tile, row, column, static_cast<int>(count));
+    writer.advance(count);
+    __syncwarp();
+    if constexpr (G::SENDERS == 0) {
+      sender.send(count, ends);
+    } else {
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.written[own]);
+      turn ^= 1;
     }
   }
 
@@ -141,7 +196,7 @@ struct Conv2dConsumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       double a, b;
-      epilogue.affine(a, b, oc0 + min(channel_of(row), stream.channels - 1));
+      epilogue.affine(a, b, oc0 + min(channel_of(row), channels - 1));
       factor[row] = static_cast<float>(a * shared.unscale[channel_of(row)]);
       shift[row] = static_cast<float>(a * shared.bias[channel_of(row)] + b);
       const float size = fabsf(factor[row]);
@@ -151,10 +206,10 @@ struct Conv2dConsumer {
   }
 
   // From sums to results.
-  __device__ __forceinline__ void finish(RunSums<G>& sums, const float (&factors)[2]) const {
+  __device__ __forceinline__ void finish(RunSums<G>& sums) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const int channel = oc0 + min(channel_of(row), stream.channels - 1);
+      const int channel = oc0 + min(channel_of(row), channels - 1);
 #pragma unroll
       for (int i = 0; i < G::RUN / 4; ++i) {
         const int at = i / 2 * 4 + row * 2 + i % 2;
@@ -167,25 +222,25 @@ struct Conv2dConsumer {
 
   // Computes anew, in plain arithmetic, the pixels of a run that meet input which does not bear the tile's
   // scale; all where it bears none. A lane takes a pixel, of eight of the warp's channels at a time.
-  __device__ __forceinline__ void repair(const Conv2dTensorTile<G>& tile, const OperandStage<G>& stage,
-                                         int row, int column, int count, bool some) const {
+  __device__ __forceinline__ void repair(const Conv2dTensorTile<G>& tile, int row, int column,
+                                         int count) const {
     const int lane = static_cast<int>(threadIdx.x) % 32,
               begin = static_cast<int>(threadIdx.x) % 128 / 32 * 16;
     const PlainPixels<G> pixels(x, weight, tile, oc0, sizes);
     __syncwarp();
 #pragma unroll 1
     for (int first = 0; first < count; first += 32) {
-      const int own = min(first + lane, count - 1);
-      const bool bad = first + lane < count && (!some || meets_unfit<G>(stage, row, column + own));
+      const int pixel = min(first + lane, count - 1);
+      const bool bad = first + lane < count && (!some || meets_unfit<G>(*stage, row, column + pixel));
       if (!__any_sync(0xffffffffu, bad)) continue;
 #pragma unroll 1
       for (int eight = begin; eight < begin + 16; eight += 8) {
         float sums[8];
-        pixels.sum(sums, eight, row, column + own);
+        pixels.sum(sums, eight, row, column + pixel);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-          if (bad && eight + k < stream.channels)
-            *stream.place_of(shared, eight + k, static_cast<u32>(own)) =
+          if (bad && eight + k < channels)
+            *writer.place_of(shared, eight + k, static_cast<u32>(pixel)) =
                 from_float<T>(epilogue(sums[k] + shared.bias[eight + k], oc0 + eight + k));
         }
       }
@@ -193,31 +248,32 @@ struct Conv2dConsumer {
   }
 };
 
-// Multiplies the tiles of a consumer as they come.
-template <class G, class Epilogue>
-__device__ __forceinline__ void consume_tiles(Conv2dConsumer<G, Epilogue>& consumer,
-                                              const RunWeights<G>& weights, const Conv2dSizes& sizes,
-                                              typename G::Shared& shared, u32 own) {
-  const TileWalk<G> walk(sizes);
-  bool begins = true;
-#pragma unroll 1
-  for (u32 round = 0; walk.has(own, round); ++round) {
-    const Conv2dTensorTile<G> tile(walk.at(own, round), sizes);
-    // Rows of one image follow each other where a tile is as wide as they are.
-    const bool goes_on = G::Config::NEIGHBOURS && walk.has(own, round + 1) &&
-                         Conv2dTensorTile<G>(walk.at(own, round + 1), sizes).n == tile.n &&
-                         consumer.stream.written < 1u << 30;
-    const u32 number = round * G::CONSUMERS + own;
-    const StageTurn<G> turn(number);
-    mbarrier_wait(&shared.full[turn.stage], turn.phase);
-    // Some lanes may have seen it before others.
+// A warp that sends a consumer's results.
+template <class G>
+struct Conv2dSender {
+  using T = typename G::Element;
+
+  typename G::Shared& shared;
+  ResultSender<G> sender;
+  u32 own, turn;  // the consumer's number; of its runs, the parity
+
+  __device__ __forceinline__ Conv2dSender(typename G::Shared& shared, int oc0, u32 own, u32 channel,
+                                          const Conv2dSizes& sizes)
+      : shared(shared), sender(shared.results[own][0], channel, oc0, sizes), own(own), turn(0) {}
+
+  __device__ __forceinline__ u32 written() const { return sender.written; }
+  __device__ __forceinline__ void open(u32) const {}
+  __device__ __forceinline__ void close(u32) const {}
+  __device__ __forceinline__ void begin(T* to, bool) { sender.begin(to); }
+  __device__ __forceinline__ void compute(const Conv2dTensorTile<G>& tile, int, int column, bool ends) {
+    mbarrier_wait(&shared.written[own], turn);
     __syncwarp();
-    consumer.compute(tile, shared.stages[turn.stage], weights, begins, !goes_on);
-    begins = !goes_on;
+    sender.send(static_cast<u32>(min(G::RUN, tile.width - column)), ends);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.empty[turn.stage]);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.sent[own]);
+    turn ^= 1;
   }
-}
+};
 
 // A block's whole work.
 template <class G, class Epilogue>
@@ -233,21 +289,37 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
       mbarrier_init(&shared.full[stage], G::STAGERS);
       mbarrier_init(&shared.empty[stage], 4);
     }
+    if constexpr (G::SENDERS > 0) {
+#pragma unroll
+      for (int consumer = 0; consumer < G::CONSUMERS; ++consumer) {
+        mbarrier_init(&shared.written[consumer], 4);
+        mbarrier_init(&shared.sent[consumer], G::SENDERS);
+      }
+    }
     mbarrier_init(&shared.weights_read, G::CONSUMERS * 4);
     fence_barrier_init();
   }
   const bool mine = split_weights<G>(shared, weight, bias, oc0);
   const bool exact_weights = __syncthreads_and(mine) != 0;
-  if (threadIdx.x < G::STAGERS) {
+  // The same in all lanes; but for the exchange the compiler could not tell.
+  const u32 warp = uniform(threadIdx.x / 32);
+  if (warp < G::GATHERERS) {
     gather_tiles<G>(x, sizes, shared);
+  } else if (G::SENDERS > 0 && warp < G::HELPERS) {
+    if constexpr (G::SENDERS > 0) {
+      const u32 number = warp - G::GATHERERS;
+      Conv2dSender<G> sender(shared, oc0, number / G::SENDERS, number % G::SENDERS * G::SENT_CHANNELS, sizes);
+      walk_runs<G>(y, sizes, oc0, number / G::SENDERS, sender);
+    }
   } else {
     const Held<Epilogue> kept(epilogue);
     const RunWeights<G> weights(shared);
-    Conv2dConsumer<G, Epilogue> consumer(x, weight, y, sizes, kept.get(), shared, oc0, exact_weights);
+    const u32 own = (warp - G::HELPERS) / 4;
+    Conv2dConsumer<G, Epilogue> consumer(x, weight, sizes, kept.get(), weights, shared, oc0, own,
+                                         exact_weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.weights_read);
-    // The same in all lanes; but for the exchange the compiler could not tell.
-    consume_tiles<G>(consumer, weights, sizes, shared, uniform(threadIdx.x / 128 - 1));
+    walk_runs<G>(y, sizes, oc0, own, consumer);
   }
 }
 

@@ -35,19 +35,22 @@ struct Conv2dWarpgroupShared {
   float bias[G::OC_TILE];
   // Of each gathering warp: the largest finite magnitude that it met, and the least but zero, or 0 beside inf
   // or NaN; in turn for this tile and the next, each also without what is not finite.
-  u32 largest[4][4];
-  u32 least[4][4];
-  // Barriers. Of each stage: it is filled; it has been read.
+  u32 largest[4][G::GATHERERS];
+  u32 least[4][G::GATHERERS];
+  // Barriers. Of each stage: it is filled; it has been read. Of each consumer whose results others send: some
+  // are in the rings; they have been read.
   u64 full[G::STAGES];
   u64 empty[G::STAGES];
+  u64 written[G::SENT_CONSUMERS];
+  u64 sent[G::SENT_CONSUMERS];
   u64 weights_read;
 
   __device__ __forceinline__ Weights& weights() { return *reinterpret_cast<Weights*>(stages[0].operands); }
 };
 
-// A block computes tiles of TILE_Y rows of 64 channels, at most WIDEST columns. Its first four warps gather
-// tiles of input; each four others, the consumers, compute some rows of each, RUN neighbouring pixels of a
-// row at a time.
+// A block computes tiles of TILE_Y rows of 64 channels, at most WIDEST columns. Its first warps gather tiles
+// of input; the next, SENDERS for each consumer, send its results to memory; each four others, a consumer,
+// compute a tile, RUN neighbouring pixels of a row at a time.
 template <class P, class C, class T>
 struct Conv2dWarpgroupGeometry {
   using Problem = P;
@@ -57,8 +60,13 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int R = P::R, S = P::S, TAPS = R * S, C_IN = P::C_in, C_OUT = P::C_out;
   static constexpr int TILE_Y = C::TILE_Y, COLUMNS = C::COLUMNS, RUN = C::RUN, RING = C::RING;
   static constexpr int CONSUMERS = C::CONSUMERS, STAGES = C::STAGES;
-  static constexpr int THREADS = 128 * (1 + CONSUMERS), WARPS = THREADS / 32;
-  static constexpr int STAGERS = 128;  // that copy input to shared memory
+  // Warps: those that gather, and for each consumer those that send its results; none where it does itself.
+  static constexpr int GATHERERS = C::GATHERERS, SENDERS = C::SENDERS;
+  static constexpr int HELPERS = GATHERERS + SENDERS * CONSUMERS;
+  static constexpr int SENT_CONSUMERS = SENDERS > 0 ? CONSUMERS : 1;
+  static constexpr int SENT_CHANNELS = 64 / (SENDERS > 0 ? SENDERS : 4);
+  static constexpr int THREADS = 32 * HELPERS + 128 * CONSUMERS, WARPS = THREADS / 32;
+  static constexpr int STAGERS = 32 * GATHERERS;  // that copy input to shared memory
   static constexpr int OC_TILE = 64, OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
 
@@ -100,6 +108,7 @@ struct Conv2dWarpgroupGeometry {
     return (unit / TAPS * (PHASES * LINES * PITCH) + place_of(row, column)) * 16;
   }
 
+  static_assert(HELPERS % 4 == 0, "a consumer begins at a multiple of four warps");
   static_assert(COLUMNS % 32 == 0 && COLUMNS % P::stride_w == 0 && WIDEST >= 8, "odd columns");
   static_assert((RING & (RING - 1)) == 0 && RING >= RUN_BYTES + 128, "results would overtake themselves");
   static_assert(sizeof(T) == 4 || PARTS == 1, "16-bit values are not split");
