@@ -173,6 +173,8 @@ struct Conv2dConsumer {
     RunSums<G> sums;
     begin_run<G>(sums, stage->operands, weights, row * G::PITCH + column);
     warpgroup_wait<0>();
+    keep_behind_wait(sums.high);
+    if constexpr (G::PARTS == 2) keep_behind_wait(sums.cross);
     finish(sums);
     // What was written before has been read.
     if constexpr (G::SENDERS > 0) mbarrier_wait(&shared.sent[own], turn ^ 1);

@@ -24,6 +24,14 @@ __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// Stands between warpgroup_wait and the first use of sums: to the compiler they are ready when the product
+// has begun, and it could use them, or copy them, before the wait.
+template <int COUNT>
+__device__ __forceinline__ void keep_behind_wait(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
 // Describes a matrix of 16 rows of 16-bit elements in shared memory: eight neighbouring rows of a column are
 // 16 bytes, eight neighbouring columns 128; rows 8 to 15 are some bytes behind rows 0 to 7.
 using MatrixDescriptor = u64;

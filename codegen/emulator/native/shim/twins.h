@@ -130,6 +130,9 @@ template <int PENDING>
 inline void warpgroup_wait() {
   emulator_products_wait(PENDING);
 }
+
+template <int COUNT>
+inline void keep_behind_wait(float (&)[COUNT]) {}
 struct MatrixDescriptor {
   const char* base;
   unsigned apart;
