@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .outcome import TrialResult
+from .show_finals import finals_parts
 from .study import Study
 from .summary import entry_of, failures, fraction_of_floor, ranked, summarise
 
@@ -25,8 +26,7 @@ def study_document(study: Study) -> dict[str, Any]:
     summary = summarise(study, results)
     top = [entry_of(result) for result in ranked(results)[:_TOP]]
     causes = causes_of(results)
-    current = study.winner_is_current(len(results))
-    return {**summary, "finals_held": current, "finals": study.finals, "top": top, "failures": causes}
+    return {**summary, "top": top, "failures": causes}
 
 
 def causes_of(results: list[TrialResult]) -> dict[str, dict[str, Any]]:
@@ -43,7 +43,7 @@ def studies_document(studies: Sequence[Study]) -> dict[str, Any]:
 
 def study_tables(document: Mapping[str, Any]) -> RenderableType:
     """One study for a person."""
-    parts: list[RenderableType] = [_facts(document)]
+    parts: list[RenderableType] = [_facts(document), *finals_parts(document)]
     if document["top"]:
         parts.append(_top(document["top"]))
     if document["failures"]:
@@ -59,7 +59,7 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     if best and default and default["time_ms"]:
         speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
     head = Text(f"{run['status']}: {_added(run)}{speedup}", style="bold")
-    parts: list[RenderableType] = [head, _facts(run)]
+    parts: list[RenderableType] = [head, _facts(run), *finals_parts(run)]
     if reason := run.get("reason"):
         parts.append(Text(reason, style="yellow"))
     if doubt := _disturbed(run):

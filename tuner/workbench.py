@@ -24,16 +24,13 @@ from .examiner import Examiner
 from .figures import CERTAIN, summed
 from .floor import Ceilings, Floor, ceilings_of, floor_of, impossible, raised, store
 from .inputs import draw
-from .measure import Timing, interleave, median_interval, ratio_interval, time_variant
+from .measure import INPUT_SETS, Timing, in_rounds, time_variant, warm_ms
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
 from .verify import Checks, Verdict, abi_scalars, abi_sizes, build_checks
 
 Quiet = Callable[[], AbstractContextManager[object]]
 """Makes the context in which something is timed."""
-
-INPUT_SETS = 2
-"""Sets of inputs and outputs that timed calls rotate among."""
 
 
 @dataclass(frozen=True)
@@ -239,14 +236,14 @@ class Workbench:
             if timing.given_up or not self.device.cold_headline:
                 return timing, {}
             with phases("warm"):
-                warm = Timing(tuple(self.device.sample_ms(calls, 5, cold=False)))
-            return timing, {"warm_ms": warm.time_ms}
+                return timing, _warm(self.device, calls)
 
     def finals(self, requests: Sequence[TrialRequest], budget_ms: float = 2000.0) -> list[TrialResult]:
         """Times several variants of one study in turns; one result each, in order.
 
-        Each is verified before and after. The details hold the interval of the median (`ci95_ms`) and that
-        of the paired ratio to the fastest (`ratio_ci95`).
+        Each is verified before and after. Every variant takes part in every round: the i-th samples of all of
+        them are of one round, and `rounds` in the details says how many there were. Who won is for
+        `ranking.rank`.
         """
         if not requests:
             return []
@@ -268,27 +265,20 @@ class Workbench:
                 except LaunchRefused as error:
                     results[index] = _refused(error)
             calls = [bound for *_, bound in running.values()]
+            _ = self.ceilings  # probed before: `quiet` is not entered twice
             with self.quiet():
-                taken = interleave(self.device, calls, budget_ms=budget_ms)
-            samples = dict(zip(running, taken, strict=True))
+                taken = in_rounds(self.device, calls, budget_ms=budget_ms, slow=math.inf)
+                warm = [_warm(self.device, one) for one in calls]
+            samples = dict(zip(running, zip(taken, warm, strict=True), strict=True))
             for index, (variant, verdict, _) in running.items():
                 again = variant.verify(study, after_timing=True)
                 if again.ok:
-                    results[index] = self._final(study, verdict, samples[index], list(samples.values()))
+                    turns, beside = samples[index]
+                    details = {"rounds": len(turns), **beside}
+                    results[index] = self._timed(study, verdict, Timing(tuple(turns.values())), details)
                 else:
                     results[index] = _wrong(verdict, f"after timing, {again.reason}")
         return [_signed(results[index], request) for index, request in enumerate(requests)]
-
-    def _final(
-        self, study: Study, verdict: Verdict, samples: list[float], everyone: list[list[float]]
-    ) -> TrialResult:
-        leader = min(everyone, key=lambda s: Timing(tuple(s)).time_ms)
-        details = {
-            "ci95_ms": median_interval(samples).to_list(),
-            "ratio_ci95": ratio_interval(samples, leader).to_list(),
-            "rounds": len(samples),
-        }
-        return self._timed(study, verdict, Timing(tuple(samples)), details)
 
     def _timed(self, study: Study, verdict: Verdict, timing: Timing, details: dict[str, Any]) -> TrialResult:
         doubt = self._doubt(timing, study)
@@ -326,6 +316,12 @@ def judge_timed(study: Study) -> str:
             return ""
     judgement = judge(output, expected)
     return f"{judgement.wrong} outputs of the timed calls are wrong" if judgement.wrong else ""
+
+
+def _warm(device: Device, calls: Sequence[Call]) -> dict[str, float]:
+    """The detail of a warm cache, where it differs from the headline."""
+    warm = warm_ms(device, calls)
+    return {} if warm is None else {"warm_ms": warm}
 
 
 def _refused(error: LaunchRefused) -> TrialResult:
