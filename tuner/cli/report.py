@@ -70,6 +70,8 @@ def _place(output: str) -> Path:
     try:
         if path.is_dir():
             raise InputError(f"-o {output} is a folder; name a file")
+        if path.exists() and not path.is_file():  # a device is not to be replaced by a file
+            raise InputError(f"-o {output} is no file; name one")
         there = next(place for place in (path.absolute().parent, *path.absolute().parents) if place.exists())
     except (OSError, ValueError) as error:
         raise InputError(f"-o {output!r:.200}: {getattr(error, 'strerror', None) or error}") from None

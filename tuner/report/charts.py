@@ -18,14 +18,19 @@ from .importance import Importance
 from .material import Axis, Material
 from .roofline import Roofline
 from .tables import FINALS, POSITIONS, ROOFS, TRIALS, time_field
+from .verdict import Finalist
 
 BLUE, ORANGE, GREEN, RED, GREY, VIOLET = "#3f83d4", "#e07b1f", "#2f9e6b", "#d6455d", "#8b92a0", "#9163cb"
 """Told apart on a light and on a dark ground, and by the colour-blind in this order."""
 _SERIES = [BLUE, VIOLET, GREEN, "#c2a21b", "#19a3b8", GREY]
 _ROLES = {"winner": ORANGE, "default": GREEN, "finalist": VIOLET, "other": BLUE}
+_SPEEDS = [ORANGE, VIOLET, BLUE, GREY]
+"""From the fastest to the slowest."""
 _RANKS = [0, 1, 2, 3]
 """Other, finalist, default, winner."""
 _DASH = [4, 3]
+_FLAT: dict[str, Any] = {"labelAngle": 0}
+_TURNED: dict[str, Any] = {"labelAngle": -24, "labelAlign": "left"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,9 @@ class Chart:
 
 def _chart(id_: str, chart: Any, height: int, title: str = "") -> Chart:
     """Makes the chart as wide as its place."""
-    return Chart(id_, chart.properties(width="container", height=height).to_dict(), height, title)
+    # Altair checks each part when it is made; checking the whole again takes as long as all the rest.
+    spec = chart.properties(width="container", height=height).to_dict(validate=False)
+    return Chart(id_, spec, height, title)
 
 
 def _tip(*more: Any) -> list[Any]:
@@ -155,34 +162,33 @@ def importances(importance: Importance, index: int) -> Chart:
     return _chart(f"importance-{index}", alt.layer(bars, labels), 24 * len(rows) + 10)
 
 
-def parallel(axes: Sequence[Axis], index: int) -> Chart:
-    """A line for each right config through its values, from slow to fast.
+def parallel(axes: Sequence[Axis], index: int, timed: int) -> Chart:
+    """A line for each right config through its values, coloured by its rank.
 
     Args:
         axes: the template's parameters that vary.
         index: of the template.
+        timed: how many lines there are: the more, the fainter.
     """
+    faint = max(0.12, min(0.5, 25 / timed))
     names = [axis.name for axis in axes] + [time_field(axes)]
     data = alt.NamedData(name=f"{POSITIONS}-{index}")
     hover = alt.selection_point(on="pointerover", clear="pointerout", fields=["number"], empty=False)
     x = alt.X(
         "axis:N", sort=names, title=None, scale=alt.Scale(domain=names, padding=0.25), axis=alt.Axis(
-            orient="top", labelAngle=0, labelFontWeight="bold", labelLimit=110, domain=False, ticks=False,
-            labelOverlap=False, grid=True,
+            orient="top", labelFontWeight="bold", labelLimit=150, domain=False, ticks=False, grid=True,
+            labelOverlap=False, **(_TURNED if len(names) > 8 else _FLAT),
         )
     )  # fmt: skip
     y = alt.Y("position:Q", axis=None, scale=alt.Scale(domain=[-0.06, 1.06]))
     colour = alt.condition(
         hover,
         alt.value(RED),
-        alt.Color(
-            "ms:Q",
-            legend=None,
-            scale=alt.Scale(type="log", range=[ORANGE, VIOLET, BLUE, GREY], interpolate="lab"),
-        ),
+        alt.Color("slowness:Q", legend=None, scale=alt.Scale(domain=[0, 0.33, 0.66, 1], range=_SPEEDS)),
     )
     lines = (
         alt.Chart(data, name="configs")
+        .transform_filter("isValid(datum.number)")
         .mark_line(interpolate="monotone")
         .encode(
             x=x,
@@ -193,7 +199,7 @@ def parallel(axes: Sequence[Axis], index: int) -> Chart:
             strokeWidth=alt.condition(hover, alt.value(3), alt.StrokeWidth(
                 "rank:Q", legend=None, scale=alt.Scale(domain=_RANKS, range=[1.1, 1.4, 2, 3.5]))),
             opacity=alt.condition(hover, alt.value(1), alt.Opacity(
-                "rank:Q", legend=None, scale=alt.Scale(domain=_RANKS, range=[0.45, 0.6, 0.9, 1]))),
+                "rank:Q", legend=None, scale=alt.Scale(domain=_RANKS, range=[faint, 0.6, 0.9, 1]))),
             tooltip=_tip(),
         )
         .add_params(hover)
@@ -233,7 +239,7 @@ def _slice(axis: Axis, template: int, number: int, parameter: int) -> Chart:
         .mark_point(filled=True, opacity=0.85)
         .encode(
             x=x,
-            xOffset=alt.XOffset("jitter:Q", scale=alt.Scale(domain=[-0.6, 1.6])),
+            xOffset=alt.XOffset("jitter:Q", scale=alt.Scale(domain=[-0.3, 1.3])),
             y=_time("ms"),
             color=_role_colour(),
             size=_role_size(),
@@ -258,8 +264,8 @@ def _slice(axis: Axis, template: int, number: int, parameter: int) -> Chart:
     return _chart(f"slice-{template}-{number}", alt.layer(points, best), 170, axis.name)
 
 
-def finals(count: int) -> Chart:
-    """The medians of so many finalists, with their intervals."""
+def finals(found: Sequence[Finalist]) -> Chart:
+    """The finalists' medians, with their intervals."""
     data = alt.Chart(alt.NamedData(name=FINALS))
     y = alt.Y("name:N", sort=alt.SortField("order"), title=None, axis=alt.Axis(labelLimit=260))
     scale = alt.Scale(zero=False, nice=False, padding=16)
@@ -285,7 +291,8 @@ def finals(count: int) -> Chart:
     points = data.mark_point(filled=True, size=80, opacity=1).encode(
         x=alt.X("ms:Q", scale=scale), y=y, color=_role_colour(), tooltip=tip
     )
-    return _chart("finals", alt.layer(spans, points), 26 * count + 40)
+    layers = [spans, points] if any(f.low_ms is not None for f in found) else [points]
+    return _chart("finals", alt.layer(*layers), 26 * len(found) + 40)
 
 
 def roofline(roofs: Roofline) -> Chart:
@@ -333,13 +340,13 @@ def roofline(roofs: Roofline) -> Chart:
 RESOURCES = {
     "registers": ("registers a thread", "d"),
     "spills": ("bytes of registers spilled a thread", "d"),
-    "occupancy": ("share of a multiprocessor's warps that are resident", "%"),
+    "occupancy": ("resident warps of those possible", "%"),
 }
 
 
-def resources() -> list[Chart]:
-    """Registers, spills and occupancy against time."""
-    return [_resource(name, title, unit) for name, (title, unit) in RESOURCES.items()]
+def resources(names: Sequence[str]) -> list[Chart]:
+    """Those of registers, spills and occupancy that are known, against time."""
+    return [_resource(name, *RESOURCES[name]) for name in names]
 
 
 def _resource(name: str, title: str, unit: str) -> Chart:

@@ -51,6 +51,7 @@ def importance_of(material: Material, template: str) -> Importance:
         )
     if not axes:
         return Importance({}, reason="No parameter was tried with more than one value.")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it tells of each study that it makes
     top = max(_TOP, _LEAST_TOP / len(results))
     study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
     choices: dict[str, Any] = {axis.name: CategoricalDistribution(axis.texts) for axis in axes}

@@ -61,13 +61,14 @@ def _charts(story: Story) -> dict[str, list[Chart]]:
         timed = len(material.of_template(template))
         importance = story.importances[template]
         drawn[f"importance-{index}"] = [charts.importances(importance, index)] if importance.shares else []
-        drawn[f"parallel-{index}"] = [charts.parallel(varying, index)] if varying and timed > 1 else []
+        drawn[f"parallel-{index}"] = [charts.parallel(varying, index, timed)] if varying and timed > 1 else []
         drawn[f"slices-{index}"] = (
             charts.slices(varying, index, material.parameters) if varying and timed else []
         )
-    drawn["finals"] = [charts.finals(len(story.verdict.finalists))] if story.verdict.finalists else []
+    drawn["finals"] = [charts.finals(story.verdict.finalists)] if story.verdict.finalists else []
     drawn["roofline"] = [] if story.roofline.reason else [charts.roofline(story.roofline)]
-    drawn["resources"] = [] if story.no_resources else charts.resources()
+    known = ["registers", "spills"] + ["occupancy"] * any(map(material.occupancy, material.timed))
+    drawn["resources"] = [] if story.no_resources else charts.resources(known)
     return drawn
 
 

@@ -18,10 +18,15 @@
     return trial;
   });
 
+  const MOST_LABELS = 12; // of an axis: beyond that its ends alone
+
   // One row for each right config of a template on each of its axes, from 0 at the bottom to 1 at the top.
   const positions = (index) => {
     const { axes, time } = page.templates[index];
-    const timed = trials.filter((trial) => trial.t === index && trial.ms !== undefined);
+    // The slowest first: what is drawn last is on top.
+    const timed = trials.filter((trial) => trial.t === index && trial.ms !== undefined)
+      .sort((a, b) => (a.role === "winner") - (b.role === "winner") || b.ms - a.ms);
+    timed.forEach((trial, i) => { trial.slowness = timed.length > 1 ? 1 - i / (timed.length - 1) : 0; });
     const logs = timed.map((trial) => Math.log(trial.ms));
     const low = Math.min(...logs), span = Math.max(...logs) - low;
     const rows = timed.flatMap((trial, i) => [
@@ -30,7 +35,9 @@
         const place = axis.values.indexOf(label) / (axis.values.length - 1);
         // The golden ratio spreads the lines of a value evenly, always the same way.
         const spread = 0.03 * ((trial.number * 0.618034) % 1 - 0.5);
-        return { ...trial, axis: axis.name, step, label, place, position: place + spread };
+        const last = axis.values.length - 1;
+        const shown = last < MOST_LABELS || label === axis.values[0] || label === axis.values[last];
+        return { ...trial, axis: axis.name, step, place, position: place + spread, ...(shown && { label }) };
       }),
       { ...trial, axis: time, step: axes.length, position: span ? (logs[i] - low) / span : 0 },
     ]);

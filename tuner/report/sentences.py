@@ -171,9 +171,10 @@ def _resources(material: Material) -> Iterator[str]:
     spills = f"spills {spilled} bytes" if spilled else "spills nothing"
     text = f"Its kernel has {result.resources['registers']} registers a thread and {spills}"
     if filled := material.occupancy(result):
+        limit = f" (limited by {filled.limit})" if filled.share < 0.999 else ""
         text += (
             f"; {counted(filled.blocks, 'block')} fit a multiprocessor at once, which is "
-            f"{percent(filled.share)} of the warps that it could hold (limited by {filled.limit})"
+            f"{percent(filled.share)} of the warps that it could hold{limit}"
         )
     yield text + "."
 
