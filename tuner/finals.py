@@ -5,6 +5,7 @@ stored, with what is known of how sure it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -204,7 +205,7 @@ def _finalist(finals: Finals, verdict: Verdict, index: int) -> dict[str, Any]:
         "chosen": index == verdict.chosen,
         "time_ms": result.time_ms,
         "floor_ms": result.details.get("floor_ms"),
-        "error": result.error,
+        "error": None if result.error is None or not math.isfinite(result.error) else result.error,
         "samples_ms": thinned(result.samples_ms),
         "details": dict(result.details),
         "resources": job.artifact.resources.to_dict(),
