@@ -84,9 +84,10 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
     import torch
 
     from ..codegen.catalogue import catalogue
+    from .beside import figures_beside
     from .bound import expect
     from .inputs import draw, workload_kinds
-    from .measure import INPUT_SETS, in_rounds, warm_ms
+    from .measure import INPUT_SETS, in_rounds
     from .peers import answering_variant, frozen_kernel, manifest_entry, peers_of
 
     device = workbench.device
@@ -110,10 +111,11 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         running = [index for index, row in enumerate(rows) if not row["reason"]]
         calls = [contestants[index].calls(sets) for index in running]
         samples = in_rounds(device, calls, budget_ms=message["budget_ms"])
-        warm = [warm_ms(device, one) for one in calls]
+        record = _record(workbench, problem, message["precision"])
+        beside = figures_beside(device, calls, energy_rounds=1)
     timed = dict(zip(running, samples, strict=True))
     for index, values in timed.items():
-        rows[index] |= _times(list(values.values()), warm[running.index(index)])
+        rows[index] |= {**_times(list(values.values())), **beside[running.index(index)]}
     return {
         "status": "ok" if rows[0]["bound_ratio"] <= 1 else "wrong",
         "rows": rows,
@@ -121,7 +123,7 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         "variant": variant,
         "config": entry.get("config"),
         "compiler": entry.get("compiler"),
-        **_record(workbench, problem, message["precision"]),
+        **record,
     }
 
 
@@ -152,13 +154,11 @@ def _accuracy(contestant: Contestant, tensors: Tensors, expected: Expectation) -
     return {**row, "error": judgement.error, "bound_ratio": judgement.ratio}
 
 
-def _times(values: list[float], warm: float | None) -> dict[str, Any]:
+def _times(values: list[float]) -> dict[str, Any]:
     from .intervals import MedianBootstrap
 
     found = MedianBootstrap(values)
-    row: dict[str, Any] = {"time_ms": found.median, "ci95_ms": found.interval().to_list()}
-    row["rounds"] = len(values)
-    return row if warm is None else {**row, "warm_ms": warm}
+    return {"time_ms": found.median, "ci95_ms": found.interval().to_list(), "rounds": len(values)}
 
 
 def _speedups(names: list[str], timed: Mapping[int, Mapping[int, float]]) -> dict[str, Any]:

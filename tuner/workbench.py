@@ -18,6 +18,7 @@ from ..codegen.compile import Artifact
 from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.problem import Problem
 from ..codegen.space import Launch
+from .beside import figures_beside
 from .bound import judge
 from .devices.base import Call, Device, LaunchRefused
 from .examiner import Examiner
@@ -213,13 +214,15 @@ class Workbench:
             with phases("bind"):
                 calls = variant.calls(study)
             timing, warm = self._time(study, calls, request.best_ms, phases)
+            state = self.device.state()
             with phases("after"):
                 after = judge_timed(study) or variant.verify(study, after_timing=True).reason
             if after:
                 for one in study.timed:
                     one.renew(study.problem)
                 return _wrong(verdict, f"after timing, {after}")
-            return self._timed(study, verdict, timing, {"given_up": timing.given_up, **warm})
+            details = {"given_up": timing.given_up, **warm, "device_state": state}
+            return self._timed(study, verdict, timing, details)
 
     def _time(
         self, study: Study, calls: Sequence[Call], best_ms: float | None, phases: Phases
@@ -238,12 +241,20 @@ class Workbench:
             with phases("warm"):
                 return timing, _warm(self.device, calls)
 
-    def finals(self, requests: Sequence[TrialRequest], budget_ms: float = 2000.0) -> list[TrialResult]:
+    def finals(
+        self, requests: Sequence[TrialRequest], budget_ms: float = 2000.0, energy_rounds: int = 0
+    ) -> list[TrialResult]:
         """Times several variants of one study in turns; one result each, in order.
 
         Each is verified before and after. Every variant takes part in every round: the i-th samples of all of
         them are of one round, and `rounds` in the details says how many there were. Who won is for
-        `ranking.rank`.
+        `ranking.rank`. The details also hold what `figures_beside` says, and the device's record of that
+        moment.
+
+        Args:
+            requests: The variants.
+            budget_ms: What the rounds may take together.
+            energy_rounds: Energy readings of each, where the device tells its energy.
         """
         if not requests:
             return []
@@ -268,13 +279,14 @@ class Workbench:
             _ = self.ceilings  # probed before: `quiet` is not entered twice
             with self.quiet():
                 taken = in_rounds(self.device, calls, budget_ms=budget_ms, slow=math.inf)
-                warm = [_warm(self.device, one) for one in calls]
-            samples = dict(zip(running, zip(taken, warm, strict=True), strict=True))
+                record = {"device_record": self.device.facts()}
+                beside = figures_beside(self.device, calls, energy_rounds)
+            samples = dict(zip(running, zip(taken, beside, strict=True), strict=True))
             for index, (variant, verdict, _) in running.items():
                 again = variant.verify(study, after_timing=True)
                 if again.ok:
-                    turns, beside = samples[index]
-                    details = {"rounds": len(turns), **beside}
+                    turns, figures = samples[index]
+                    details = {"rounds": len(turns), **figures, **record}
                     results[index] = self._timed(study, verdict, Timing(tuple(turns.values())), details)
                 else:
                     results[index] = _wrong(verdict, f"after timing, {again.reason}")
