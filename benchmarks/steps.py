@@ -21,15 +21,20 @@ class StepFailed(Exception):
     """A command that did not succeed; the message is its last line."""
 
 
-def coldforge(arguments: Sequence[str]) -> dict[str, Any]:
+def coldforge(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Runs a command and returns its JSON document; its progress goes to stderr.
+
+    Args:
+        arguments: Of the command line.
+        environment: Variables beside those of this process.
 
     Raises:
         StepFailed: It did not exit with 0, or printed no document.
     """
     print(f"$ coldforge {shlex.join(arguments)}", file=sys.stderr, flush=True)
     command = [sys.executable, "-c", _MAIN, *arguments, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    variables = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=variables)
     try:
         document = json.loads(done.stdout)
     except ValueError:

@@ -189,7 +189,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--instantiations",
         choices=("missing", "all"),
         default="missing",
-        help="missing: in the emulator, those that the ledgers lack, for two minutes; all: every one that "
+        help="missing: in the emulator, those that the ledgers lack, for half a minute; all: every one that "
         "has not passed there yet, in the emulator and (-m gpu) on the GPU",
     )
     group.addoption(

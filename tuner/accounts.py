@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .outcome import TrialOutcome, TrialResult
+
 # Of the parent's thread; the compilers' and the worker's run beside it.
 PARENT = ("ask", "render", "record", "look")
 
@@ -22,6 +24,7 @@ class RunCounts:
         added: finished configs recorded.
         compiled: configs that compiled, from the cache or not.
         cached: of those, from the cache.
+        measured: that the device had: verified, and timed where they were right.
         reused: recorded without timing because their machine code was timed before.
         resource_failures: compiled, and refused by the device for want of a resource.
         skipped_spilling: compiled, and not run because their kernel spills more registers than allowed.
@@ -30,6 +33,7 @@ class RunCounts:
     added: int = 0
     compiled: int = 0
     cached: int = 0
+    measured: int = 0
     reused: int = 0
     resource_failures: int = 0
     skipped_spilling: int = 0
@@ -68,6 +72,12 @@ class Accounts:
         for name, seconds in phases.items():
             self.seconds[name] += float(seconds)
 
+    def judged(self, result: TrialResult) -> None:
+        """Takes in what the worker made of a config."""
+        self.add(result.details.get("phase_s", {}))
+        self.counts.measured += 1
+        self.counts.resource_failures += result.outcome is TrialOutcome.RESOURCE_LIMIT
+
     def state(self, device_busy: bool, compilers_busy: float) -> None:
         """Notes who is busy from now on.
 
@@ -92,6 +102,12 @@ class Accounts:
         """Seconds in which the device had a config."""
         return self._device_s
 
+    @property
+    def progress(self) -> dict[str, int]:
+        """The counts that a display shows."""
+        counts = self.counts
+        return {"added": counts.added, "compiled": counts.compiled, "measured": counts.measured}
+
     def numbers(self, seconds: float) -> dict[str, Any]:
         """Counts and rates of a run that took so long, in plain JSON."""
         counts = self.counts
@@ -100,6 +116,7 @@ class Accounts:
             "added": counts.added,
             "compiled": counts.compiled,
             "from_cache": counts.cached,
+            "measured": counts.measured,
             "reused_code": counts.reused,
             "resource_failures": counts.resource_failures,
             "skipped_spilling": counts.skipped_spilling,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .workbench import Workbench
 
 LIMIT_S = 1800.0
-INPUT_SETS = 2
 
 
 def bench(
@@ -85,9 +84,10 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
     import torch
 
     from ..codegen.catalogue import catalogue
+    from .beside import figures_beside
     from .bound import expect
     from .inputs import draw, workload_kinds
-    from .measure import in_rounds
+    from .measure import INPUT_SETS, in_rounds
     from .peers import answering_variant, frozen_kernel, manifest_entry, peers_of
 
     device = workbench.device
@@ -111,10 +111,11 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         running = [index for index, row in enumerate(rows) if not row["reason"]]
         calls = [contestants[index].calls(sets) for index in running]
         samples = in_rounds(device, calls, budget_ms=message["budget_ms"])
-        warm = [device.sample_ms(c, 5, cold=False) if device.cold_headline else [] for c in calls]
+        record = _record(workbench, problem, message["precision"])
+        beside = figures_beside(device, calls, energy_rounds=1)
     timed = dict(zip(running, samples, strict=True))
     for index, values in timed.items():
-        rows[index] |= _times(list(values.values()), warm[running.index(index)])
+        rows[index] |= {**_times(list(values.values())), **beside[running.index(index)]}
     return {
         "status": "ok" if rows[0]["bound_ratio"] <= 1 else "wrong",
         "rows": rows,
@@ -122,7 +123,7 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         "variant": variant,
         "config": entry.get("config"),
         "compiler": entry.get("compiler"),
-        **_record(workbench, problem, message["precision"]),
+        **record,
     }
 
 
@@ -153,35 +154,26 @@ def _accuracy(contestant: Contestant, tensors: Tensors, expected: Expectation) -
     return {**row, "error": judgement.error, "bound_ratio": judgement.ratio}
 
 
-def _times(values: list[float], warm: list[float]) -> dict[str, Any]:
-    import statistics
+def _times(values: list[float]) -> dict[str, Any]:
+    from .intervals import MedianBootstrap
 
-    from .measure import median_interval
-
-    row: dict[str, Any] = {"time_ms": statistics.median(values), "ci95_ms": median_interval(values).to_list()}
-    row["rounds"] = len(values)
-    if warm:
-        row["warm_ms"] = statistics.median(warm)
-    return row
+    found = MedianBootstrap(values)
+    return {"time_ms": found.median, "ci95_ms": found.interval().to_list(), "rounds": len(values)}
 
 
 def _speedups(names: list[str], timed: Mapping[int, Mapping[int, float]]) -> dict[str, Any]:
     """How many times the frozen kernel's time each peer takes: the median over the rounds, and its interval.
 
     Ratios are taken within a round, over the rounds that both had: on a shared machine the load of a moment
-    falls on both, and cancels.
+    falls on both, and cancels. The finals of a search compare their variants just so.
     """
-    import statistics
+    from .intervals import paired, ratio_bootstrap
 
-    from .measure import paired, ratio_interval
-
-    ratios, intervals = {}, {}
-    for index, samples in timed.items():
-        if index:
-            values, base = paired(samples, timed[0])
-            ratios[names[index]] = statistics.median(v / b for v, b in zip(values, base, strict=True))
-            intervals[names[index]] = ratio_interval(values, base).to_list()
-    return {"speedup": ratios, "speedup_ci95": intervals}
+    found = {names[i]: ratio_bootstrap(*paired(samples, timed[0])) for i, samples in timed.items() if i}
+    return {
+        "speedup": {name: ratio.median for name, ratio in found.items()},
+        "speedup_ci95": {name: ratio.interval().to_list() for name, ratio in found.items()},
+    }
 
 
 def _record(workbench: Workbench, problem: Problem, precision: str) -> dict[str, Any]:

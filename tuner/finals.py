@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The finals: the best configs and the defaults timed once more, interleaved, and the winner that is
-stored.
+stored, with what is known of how sure it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codegen.compile import Artifact
+from .intervals import Interval, median_interval
 from .outcome import TrialResult
 from .plan import Plan
+from .ranking import RULE, Place, Ranking, rank, rank_apart
 from .search import Point
 from .study import Study, thinned
 from .tools import Compiler, Job, Measurer
@@ -20,17 +23,73 @@ from .winners import winner_record
 _ROUNDS = 4
 
 
+FAILED = "failed"
+"""The standing of a finalist that did not work again."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who won.
+
+    Attributes:
+        ranking: Of the finalists that worked again.
+        places: For each of these its index among all finalists.
+        chosen: The winner's index among all finalists.
+    """
+
+    ranking: Ranking
+    places: Sequence[int]
+    chosen: int
+
+    @property
+    def tied(self) -> list[int]:
+        """Who may be as fast as the leader, the leader included and first: indices among all finalists. Empty
+        when nobody else is."""
+        tied = self.ranking.tied
+        return [self.places[index] for index in (self.ranking.leader, *tied)] if tied else []
+
+    def place_of(self, finalist: int) -> Place | None:
+        """Where a finalist ended; None when it did not work again."""
+        return self.ranking.places[self.places.index(finalist)] if finalist in self.places else None
+
+
 @dataclass(frozen=True)
 class Finals:
-    """What was timed again: jobs and their results, one for each, in the same order."""
+    """What was timed again: jobs and their results, one for each, in the same order.
+
+    Attributes:
+        order: Point key -> the number of its trial, for ties.
+    """
 
     jobs: Sequence[Job]
     results: Sequence[TrialResult]
+    order: Mapping[str, int]
 
-    def best(self) -> tuple[Job, TrialResult] | None:
-        """The fastest that is still right; the earlier one of equals. None when none is."""
-        timed = [pair for pair in zip(self.jobs, self.results, strict=True) if pair[1].ok and pair[1].time_ms]
-        return min(timed, key=lambda pair: pair[1].time_ms or 0.0, default=None)
+    @property
+    def working(self) -> list[int]:
+        """Indices of those that are still right."""
+        return [index for index, result in enumerate(self.results) if result.ok and result.time_ms]
+
+    def verdict(self) -> Verdict | None:
+        """Who won, by `ranking`'s rules; None when none works."""
+        places = self.working
+        if not places:
+            return None
+        results = [self.results[index] for index in places]
+        # Without rounds each was timed by itself: the worker was lost in the finals.
+        rounds = {result.details.get("rounds") for result in results}
+        if len(rounds) == 1 and None not in rounds and all(result.samples_ms for result in results):
+            ranking = rank([dict(enumerate(result.samples_ms)) for result in results])
+        else:
+            ranking = rank_apart([_interval(r) for r in results], [r.time_ms or 0.0 for r in results])
+        chosen = ranking.chosen([self._cost(index) for index in places])
+        return Verdict(ranking, places, places[chosen])
+
+    def _cost(self, index: int) -> tuple[int, ...]:
+        """What decides among equals; see `ranking.RULE`."""
+        job = self.jobs[index]
+        resources = job.artifact.resources
+        return (resources.registers, resources.code_bytes, self.order.get(job.point.key, len(self.order)))
 
     @property
     def failure(self) -> str:
@@ -38,6 +97,11 @@ class Finals:
         if not self.jobs:
             return "none of the best variants compiled again for the finals"
         return f"none of the {len(self.jobs)} best variants worked in the finals: {self.results[0].reason}"
+
+
+def _interval(result: TrialResult) -> Interval:
+    time_ms = result.time_ms or 0.0
+    return median_interval(result.samples_ms) if result.samples_ms else Interval(time_ms, time_ms)
 
 
 def choose_finalists(
@@ -65,14 +129,17 @@ def hold(
     plan: Plan, compiler: Compiler, measurer: Measurer, results: Sequence[TrialResult], count: int
 ) -> Finals:
     """Times the best variants of the search again; when none of them works, the next best, a few times."""
-    finals, tried = Finals([], []), set[str]()
+    order: dict[str, int] = {}
+    for number, result in enumerate(results):
+        order.setdefault(Point(result.template, result.config).key, number)
+    finals, tried = Finals([], [], order), set[str]()
     for _ in range(_ROUNDS):
         points = choose_finalists(results, plan, count, tried)
-        if finals.best() is not None or not points:
+        if finals.working or not points:
             break
         tried |= {point.key for point in points}
         jobs = compiled_again(plan, compiler, points)
-        finals = Finals([*finals.jobs, *jobs], [*finals.results, *measurer.finals(jobs)])
+        finals = Finals([*finals.jobs, *jobs], [*finals.results, *measurer.finals(jobs)], order)
     return finals
 
 
@@ -95,12 +162,24 @@ def decide(plan: Plan, study: Study, finals: Finals, trials: int) -> bool:
     Args:
         trials: stored trials at the time of the finals.
     """
-    best = finals.best()
-    if best is None:
+    verdict = finals.verdict()
+    if verdict is None:
         return False
-    entries = [_finalist(job, result) for job, result in zip(finals.jobs, finals.results, strict=True)]
-    study.set_winner(winner_record(plan, study.name, *best, trials, final=True), entries)
+    rows = [_finalist(finals, verdict, index) for index in range(len(finals.jobs))]
+    job, result = finals.jobs[verdict.chosen], finals.results[verdict.chosen]
+    names = ("ci95_ms", "ratio", "ratio_ci95", "ratio_deciding")
+    shown = {name: rows[verdict.chosen][name] for name in names if name in rows[verdict.chosen]}
+    ties = [named(finals.jobs[index]) for index in verdict.tied]
+    sure = {"declared": verdict.ranking.declared, "ties": ties, "rule": RULE if ties else ""}
+    result = replace(result, details={**result.details, **shown, **sure})
+    record = winner_record(plan, study.name, job, result, trials, final=True)
+    study.set_winner({**record, **sure}, rows)
     return True
+
+
+def named(job: Job) -> dict[str, Any]:
+    """A finalist as ties name it."""
+    return {"template": job.point.template, "config": dict(job.point.config)}
 
 
 def keep_provisional(plan: Plan, study: Study, job: Job, result: TrialResult) -> None:
@@ -116,16 +195,23 @@ def keep_provisional(plan: Plan, study: Study, job: Job, result: TrialResult) ->
         study.set_winner(winner_record(plan, study.name, job, result, trials=0, final=False), [])
 
 
-def _finalist(job: Job, result: TrialResult) -> dict[str, Any]:
-    return {
-        "template": job.point.template,
-        "config": dict(job.point.config),
+def _finalist(finals: Finals, verdict: Verdict, index: int) -> dict[str, Any]:
+    job, result = finals.jobs[index], finals.results[index]
+    row = {
+        **named(job),
         "outcome": result.outcome.value,
         "reason": result.reason,
+        "standing": FAILED,
+        "chosen": index == verdict.chosen,
         "time_ms": result.time_ms,
         "floor_ms": result.details.get("floor_ms"),
-        "error": result.error,
+        "error": None if result.error is None or not math.isfinite(result.error) else result.error,
         "samples_ms": thinned(result.samples_ms),
         "details": dict(result.details),
         "resources": job.artifact.resources.to_dict(),
     }
+    place = verdict.place_of(index)
+    if place is None:
+        return row
+    row |= {"standing": place.standing, "ci95_ms": place.ci95_ms.to_list()}
+    return row if place.ratio is None else {**row, **place.ratio.to_dict()}

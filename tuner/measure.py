@@ -4,14 +4,14 @@ code.
 
 A search asks for many times, so a variant that is surely hopeless is left after a few samples. Where the
 order of candidates matters they are timed in turns, round by round, so that drift of clocks and load falls
-on all alike.
+on all alike; what the rounds say is for `intervals` and `ranking`.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,12 @@ import numpy as np
 if TYPE_CHECKING:
     from .devices.base import Call, Device
 
-BOOTSTRAP_DRAWS = 2000
-LEAST_ROUNDS, MOST_ROUNDS = 11, 301
+INPUT_SETS = 2
+"""Sets of inputs (and of outputs, where the caller gives them) that timed calls rotate among."""
+LEAST_ROUNDS, MOST_ROUNDS = 41, 301
+PATIENCE_MS, FEWEST_ROUNDS = 20_000.0, 11
+"""Least rounds are held whatever the budget says, but not beyond that much time; the fewest are."""
+WARM_CALLS = 5
 SLOW, LEAST_SLOW_ROUNDS = 20.0, 5
 """One that takes this many times as long as the first contestant joins few of the rounds, at least these."""
 
@@ -74,18 +78,6 @@ class Timing:
         return statistics.median(self.samples_ms)
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A bootstrap interval."""
-
-    low: float
-    high: float
-
-    def to_list(self) -> list[float]:
-        """[low, high], for JSON."""
-        return [self.low, self.high]
-
-
 def time_variant(
     device: Device, calls: Sequence[Call], best_ms: float | None, policy: Policy | None = None
 ) -> Timing:
@@ -124,24 +116,6 @@ def _spread_of_median(samples: Sequence[float]) -> float:
     return ordered[count - 1 - cut] - ordered[cut]
 
 
-def interleave(
-    device: Device, contestants: Sequence[Sequence[Call]], *, budget_ms: float = 1000.0, seed: int = 0
-) -> list[list[float]]:
-    """Times several contestants in turns: each round takes one sample of each, in an order drawn anew.
-
-    Args:
-        device: Where they run.
-        contestants: For each the calls that are taken in rotation.
-        budget_ms: What the rounds may take together; LEAST_ROUNDS are held whatever it says.
-        seed: Of the orders.
-
-    Returns:
-        For each contestant its samples; the i-th of each belongs to round i.
-    """
-    taken = in_rounds(device, contestants, budget_ms=budget_ms, seed=seed, slow=math.inf)
-    return [list(samples.values()) for samples in taken]
-
-
 def in_rounds(
     device: Device,
     contestants: Sequence[Sequence[Call]],
@@ -150,10 +124,19 @@ def in_rounds(
     seed: int = 0,
     slow: float = SLOW,
 ) -> list[dict[int, float]]:
-    """Times contestants in turns as `interleave` does, where some may take far longer than others.
+    """Times several contestants in turns: each round takes one sample of each, in an order drawn anew, on one
+    of the sets of inputs.
 
     Those that take more than ``slow`` times as long as the first get half of the budget together: they join
     only some of the rounds, spread over all of them, so that the others' rounds are not used up by them.
+
+    Args:
+        device: Where they run.
+        contestants: For each the calls that are taken in rotation, one a round.
+        budget_ms: What the rounds may take together; LEAST_ROUNDS are held whatever it says, unless
+            PATIENCE_MS says no.
+        seed: Of the orders.
+        slow: See above; infinite: each joins every round.
 
     Returns:
         For each contestant its samples by round; those of two are paired over the rounds that both have.
@@ -187,53 +170,15 @@ def in_rounds(
     return samples
 
 
+def warm_ms(device: Device, calls: Sequence[Call]) -> float | None:
+    """The median time with a warm cache, where the headline is that with a cold one."""
+    if not device.cold_headline:
+        return None
+    return statistics.median(device.sample_ms(calls, WARM_CALLS, cold=False))
+
+
 def _count(budget_ms: float, once_ms: Sequence[float], least: int, most: int) -> int:
     """How many rounds of these times fit the budget."""
-    return min(max(int(budget_ms / max(sum(once_ms), 1e-6)), least), most)
-
-
-def paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[list[float], list[float]]:
-    """The samples of two contestants of `in_rounds`, over the rounds that both have."""
-    turns = [turn for turn in first if turn in second]
-    return [first[turn] for turn in turns], [second[turn] for turn in turns]
-
-
-def median_interval(samples: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval:
-    """Percentile bootstrap interval of the median.
-
-    Raises:
-        ValueError: There are no samples.
-    """
-    return _interval(np.median(_resampled(np.asarray(samples, dtype=float), seed), axis=1), level)
-
-
-def ratio_interval(
-    samples: Sequence[float], leader: Sequence[float], level: float = 0.95, seed: int = 0
-) -> Interval:
-    """Bootstrap interval of the median of round-by-round ratios: what both had in common cancels.
-
-    Args:
-        samples: Of one contestant, from `interleave`.
-        leader: Of another, from the same rounds.
-        level: Coverage.
-        seed: Of the resampling.
-
-    Raises:
-        ValueError: The numbers of rounds differ, or are zero.
-    """
-    if len(samples) != len(leader):
-        raise ValueError(f"paired samples of different length: {len(samples)} and {len(leader)}")
-    ratios = np.asarray(samples, dtype=float) / np.asarray(leader, dtype=float)
-    return _interval(np.median(_resampled(ratios, seed), axis=1), level)
-
-
-def _resampled(values: np.ndarray, seed: int) -> np.ndarray:
-    if values.size == 0:
-        raise ValueError("no samples")
-    draws = np.random.default_rng(seed).integers(values.size, size=(BOOTSTRAP_DRAWS, values.size))
-    return values[draws]
-
-
-def _interval(statistic: np.ndarray, level: float) -> Interval:
-    low, high = np.quantile(statistic, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
+    round_ms = max(sum(once_ms), 1e-6)
+    bearable = max(FEWEST_ROUNDS, int(PATIENCE_MS / round_ms))
+    return min(max(int(budget_ms / round_ms), min(least, bearable)), most)

@@ -19,6 +19,7 @@ from rich.text import Text
 from .outcome import TrialOutcome, TrialResult
 
 _LINE_EVERY_S = 5.0
+_RATES_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Snapshot:
         phase: ``compiling``, ``timing`` (which verifies too) or ``finals``.
         done, total: finished configs of the study, and how many it will have.
         added: finished in this run, which began ``seconds`` ago.
+        compiled, measured: compiled in this run, and judged by the device.
         budget_s: the run's time budget.
         best: the fastest variant so far.
         outcomes: outcome -> count.
@@ -42,6 +44,8 @@ class Snapshot:
     budget_s: float | None = None
     best: TrialResult | None = None
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    compiled: int = 0
+    measured: int = 0
 
     @property
     def left_s(self) -> float | None:
@@ -68,6 +72,14 @@ class Snapshot:
         """Failed configs by cause; empty when none failed."""
         failed = {name: count for name, count in self.outcomes.items() if name != TrialOutcome.OK}
         return ", ".join(f"{count} {name}" for name, count in failed.items())
+
+    @property
+    def rates_text(self) -> str:
+        """How many configs a minute this run compiles and times; empty in its first moments."""
+        if self.seconds < _RATES_AFTER_S or not self.compiled + self.measured:
+            return ""
+        compiled, measured = (60 * count / self.seconds for count in (self.compiled, self.measured))
+        return f"{compiled:.0f} compiled and {measured:.0f} timed a minute"
 
     @property
     def left_text(self) -> str:
@@ -168,8 +180,9 @@ def plain_line(title: str, snapshot: Snapshot) -> str:
     """One snapshot as one line."""
     failures = f", failed: {snapshot.failures_text}" if snapshot.failures_text else ""
     left = f", {snapshot.left_text} left" if snapshot.phase != "finals" else ""
+    rates = f", {snapshot.rates_text}" if snapshot.rates_text and left else ""
     count = f"{snapshot.done}/{snapshot.total}"
-    return f"{title}: {snapshot.phase} {count}, best {snapshot.best_text}{failures}{left}"
+    return f"{title}: {snapshot.phase} {count}, best {snapshot.best_text}{failures}{rates}{left}"
 
 
 def panel(title: str, snapshot: Snapshot) -> Group:
@@ -181,13 +194,16 @@ def panel(title: str, snapshot: Snapshot) -> Group:
         facts.add_row("", Text(f"{snapshot.best.template}: {config}", style="dim"))
     if snapshot.failures_text:
         facts.add_row("failed", Text(snapshot.failures_text, style="yellow"))
+    if snapshot.rates_text and snapshot.phase != "finals":
+        facts.add_row("rate", Text(snapshot.rates_text))
+    left = f", {snapshot.left_text} left" if snapshot.phase != "finals" else ""
     head = Table.grid(padding=(0, 2))
     head.add_row(
         Text(title, style="bold"),
         ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=30),
         f"{snapshot.done}/{snapshot.total}",
         snapshot.phase,
-        f"{readable_seconds(snapshot.seconds)}, {snapshot.left_text} left",
+        readable_seconds(snapshot.seconds) + left,
     )
     return Group(head, facts)
 

@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .outcome import TrialResult
+from .intervals import median_interval
+from .outcome import TrialOutcome, TrialResult
+from .show_finals import finals_parts
 from .study import Study
 from .summary import entry_of, failures, fraction_of_floor, ranked, summarise
 
@@ -23,10 +25,15 @@ def study_document(study: Study) -> dict[str, Any]:
     """Everything that ``show --json`` prints of one study."""
     results = study.results()
     summary = summarise(study, results)
-    top = [entry_of(result) for result in ranked(results)[:_TOP]]
+    top = [_top_entry(result) for result in ranked(results)[:_TOP]]
     causes = causes_of(results)
-    current = study.winner_is_current(len(results))
-    return {**summary, "finals_held": current, "finals": study.finals, "top": top, "failures": causes}
+    return {**summary, "top": top, "failures": causes}
+
+
+def _top_entry(result: TrialResult) -> dict[str, Any]:
+    """One of the search's best: its time has the interval of the samples that it was taken from."""
+    interval = median_interval(result.samples_ms).to_list() if len(result.samples_ms) > 1 else None
+    return {**entry_of(result), "ci95_ms": interval}
 
 
 def causes_of(results: list[TrialResult]) -> dict[str, dict[str, Any]]:
@@ -36,14 +43,15 @@ def causes_of(results: list[TrialResult]) -> dict[str, dict[str, Any]]:
 
 def studies_document(studies: Sequence[Study]) -> dict[str, Any]:
     """The list of studies, the newest first."""
-    keys = ("study", "operator", "target", "device", "workload", "finished", "touched", "best")
+    keys = ("study", "operator", "target", "device", "workload", "finished", "outcomes", "touched", "best")
+    keys += ("finals_held",)
     rows = [summarise(study) for study in reversed(studies)]
     return {"studies": [{key: row[key] for key in keys} for row in rows]}
 
 
 def study_tables(document: Mapping[str, Any]) -> RenderableType:
     """One study for a person."""
-    parts: list[RenderableType] = [_facts(document)]
+    parts: list[RenderableType] = [_facts(document), *finals_parts(document)]
     if document["top"]:
         parts.append(_top(document["top"]))
     if document["failures"]:
@@ -59,7 +67,7 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     if best and default and default["time_ms"]:
         speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
     head = Text(f"{run['status']}: {_added(run)}{speedup}", style="bold")
-    parts: list[RenderableType] = [head, _facts(run)]
+    parts: list[RenderableType] = [head, _facts(run), *finals_parts(run)]
     if reason := run.get("reason"):
         parts.append(Text(reason, style="yellow"))
     if doubt := _disturbed(run):
@@ -100,9 +108,12 @@ def studies_list(document: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = []
     for row in document["studies"]:
         best = "none yet" if row["best"] is None else _time(row["best"])
+        provisional = "" if row["finals_held"] or row["best"] is None else " (no finals yet)"
+        failed = sum(count for name, count in row["outcomes"].items() if name != TrialOutcome.OK)
+        configs = f"{row['finished']} configs" + (f", {failed} of them failed" if failed else "")
         touched = row["touched"][:16].replace("T", " ")
         parts.append(Text(row["study"], style="bold", no_wrap=True, overflow="ignore"))
-        parts.append(Text(f"    {row['device']}, {row['finished']} configs, best {best}, {touched} UTC"))
+        parts.append(Text(f"    {row['device']}, {configs}, best {best}{provisional}, {touched} UTC"))
     return Group(*parts)
 
 
@@ -134,22 +145,42 @@ def _facts(document: Mapping[str, Any]) -> Table:
 
 
 def _causes(causes: Mapping[str, Mapping[str, Any]]) -> Table:
-    table = Table("failed", "configs", "for example", box=None)
-    for name, cause in causes.items():
-        table.add_row(name, str(cause["count"]), Text(cause["example"]))
+    total = sum(cause["count"] for cause in causes.values())
+    table = Table("failed", "configs", "of these", "for example", box=None)
+    for name, cause in sorted(causes.items(), key=lambda item: -item[1]["count"]):
+        share = f"{100 * cause['count'] / total:.0f}%"
+        table.add_row(name, str(cause["count"]), share, Text(cause["example"]))
     return table
 
 
 def _top(entries: Sequence[Mapping[str, Any]]) -> Table:
-    shown = [name for name in entries[0]["resources"] if any(e["resources"].get(name) for e in entries)]
-    columns = [name.removesuffix("_bytes") for name in shown]
-    table = Table("#", "ms", "error", *columns, "template", "config", box=None)
+    """The fastest of the search. What has no value in any of them has no column."""
+    table = Table("#", "ms", box=None)
+    optional = {"95%": _interval, "floor": _share, "error": _error}
+    resources = [name for name in entries[0]["resources"] if any(e["resources"].get(name) for e in entries)]
+    shown = {name: cell for name, cell in optional.items() if any(cell(entry) != "-" for entry in entries)}
+    for name in (*shown, *(name.removesuffix("_bytes") for name in resources), "template", "config"):
+        table.add_column(name)
     for rank, entry in enumerate(entries, start=1):
-        error = "-" if entry["error"] is None else f"{entry['error']:.1e}"
-        figures = [str(entry["resources"].get(name, "-")) for name in shown]
-        time = f"{entry['time_ms']:.4g}"
-        table.add_row(str(rank), time, error, *figures, entry["template"], _config(entry["config"]))
+        figures = [cell(entry) for cell in shown.values()]
+        figures += [str(entry["resources"].get(name, "-")) for name in resources]
+        cells = [f"{entry['time_ms']:.4g}", *figures, entry["template"], _config(entry["config"])]
+        table.add_row(str(rank), *map(Text, cells))
     return table
+
+
+def _interval(entry: Mapping[str, Any]) -> str:
+    ends = entry.get("ci95_ms")
+    return "-".join(f"{end:.4g}" for end in ends) if ends else "-"
+
+
+def _share(entry: Mapping[str, Any]) -> str:
+    share = fraction_of_floor(entry)
+    return "-" if share is None else f"{100 * share:.0f}%"
+
+
+def _error(entry: Mapping[str, Any]) -> str:
+    return "-" if entry["error"] is None else f"{entry['error']:.1e}"
 
 
 def _entry(entry: Mapping[str, Any] | None) -> str:

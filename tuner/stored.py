@@ -28,6 +28,10 @@ WINNER: Schema = {
         "resources": Each(INTEGER),
         "measurement": {"time_ms": NUMBER, "floor_ms": Maybe(NUMBER), "error": Maybe(NUMBER)},
     },
+    # What finals of an older version do not say: whether the winner is surely the fastest, and who ties.
+    "declared": Maybe(BOOL),
+    "ties": Maybe(Items({"template": TEXT, "config": Each(WORD)})),
+    "rule": Maybe(TEXT),
 }
 _TIMED: Schema = {
     "outcome": TEXT,
@@ -35,7 +39,16 @@ _TIMED: Schema = {
     "config": Each(WORD),
     **dict.fromkeys(("time_ms", "floor_ms", "error"), Maybe(NUMBER)),
 }
-FINALS: Schema = Items(_TIMED)
+FINALS: Schema = Items(
+    {
+        **_TIMED,
+        "standing": Maybe(TEXT),
+        "chosen": Maybe(BOOL),
+        "ratio": Maybe(NUMBER),
+        **dict.fromkeys(("ci95_ms", "ratio_ci95"), Maybe(Items(NUMBER))),
+        "resources": Maybe(Each(INTEGER)),
+    }
+)
 TRIAL: Schema = {
     **_TIMED,
     "reason": Maybe(TEXT),

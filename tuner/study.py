@@ -8,6 +8,7 @@ nothing half done. Everything that showing or freezing a study needs is in its u
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,9 @@ _ABOUT, _WINNER, _FINALS, _TOUCHED, _DEFAULTS = "about", "winner", "finals", "to
 ROOTS = "roots"
 """The attribute that holds paths of this machine."""
 _ALONE, _REST = ("outcome", "reason", "error", "code_digest", "resources", "config"), "more"
+_MAY_BE_INFINITE = ("error", "bound_ratio")
+"""Figures that have no value where a variant left a NaN, or nothing at all in its poisoned output; they are
+stored as unknown, for JSON has no such numbers. Studies of older versions may hold them."""
 _MAX_SAMPLES = 100
 SPILLED = "spilled_bytes"
 """The detail of a config that was not run because it spills so many bytes."""
@@ -162,8 +166,13 @@ def _attributes(point: Point, result: TrialResult) -> dict[str, Any]:
     stand alone, the rest is one; what is empty, or in the trial itself, is left out."""
     data = {**result.to_dict(), "config": dict(point.config), "samples_ms": thinned(result.samples_ms)}
     del data["template"], data["time_ms"]
+    data |= {name: None for name in _MAY_BE_INFINITE if _is_infinite(data[name])}
     alone = {name: data.pop(name) for name in _ALONE}
     return {name: value for name, value in alone.items() if value not in (None, "", {})} | {_REST: data}
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def result_of(trial: FrozenTrial, where: str = "a trial") -> TrialResult:
@@ -179,6 +188,7 @@ def result_of(trial: FrozenTrial, where: str = "a trial") -> TrialResult:
     alone = {name: attributes[name] for name in _ALONE if name in attributes}
     rest = checked(attributes.get(_REST, {}), {}, where)
     data = {**rest, **alone, "template": trial.params.get(TEMPLATE), "time_ms": trial.value}
+    data |= {name: None for name in _MAY_BE_INFINITE if _is_infinite(data.get(name))}
     return TrialResult.from_dict(checked_trial(data, where))
 
 

@@ -15,7 +15,8 @@ Entry = dict[str, Any]
 
 def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[str, Any]:
     """The study in plain JSON: operator, target, device, workload, study, outcomes, best, default and more
-    (``searched_ms``: the best time that the search saw, before the finals).
+    (``searched_ms``: the best time that the search saw, before the finals; ``finals_held``, ``finals``,
+    ``declared``, ``ties``: see `finals_entry`).
 
     Args:
         results: the study's results, when they are at hand already.
@@ -39,6 +40,7 @@ def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[st
         "finished": finished_count(found),
         "outcomes": tally(found),
         "best": best_entry(study, found),
+        **finals_entry(study, found),
         "searched_ms": found_ms[0].time_ms if (found_ms := ranked(found)) else None,
         "default": default_entry(study, found),
     }
@@ -56,6 +58,22 @@ def best_entry(study: Study, results: list[TrialResult]) -> Entry | None:
         }
     best = ranked(results)[:1]
     return _searched(best[0]) if best else None
+
+
+def finals_entry(study: Study, results: list[TrialResult]) -> Entry:
+    """The finals as they stand in the study: ``finals_held`` (whether with all of its trials), ``finals``
+    (rows; see `finals.decide`), ``declared`` (whether the winner is surely the fastest; null: nobody asked),
+    ``ties`` (those that may be as fast, the leader first) and the ``rule`` that chose among these.
+    """
+    held = study.winner_is_current(len(results))
+    winner = study.winner if held else None
+    return {
+        "finals_held": held,
+        "finals": study.finals,
+        "declared": None if winner is None else winner.get("declared"),
+        "ties": (winner or {}).get("ties") or [],
+        "rule": (winner or {}).get("rule") or "",
+    }
 
 
 def default_entry(study: Study, results: list[TrialResult]) -> Entry | None:

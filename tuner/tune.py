@@ -174,8 +174,7 @@ class Tuner:
             flight, result = found
             assert flight.job is not None
             result = completed(result, flight.job, self._facts(flight.job))
-            self.accounts.add(result.details.get("phase_s", {}))
-            self.accounts.counts.resource_failures += result.outcome is TrialOutcome.RESOURCE_LIMIT
+            self.accounts.judged(result)
             self._known.learn(result)
             self._standing.note_best(result)
             self._judged.appendleft((flight, result))
@@ -383,7 +382,7 @@ class Tuner:
             phase=phase or ("compiling" if self._stream.running is None else "timing"),
             done=done,
             total=max(total, done),  # an earlier run may have gone further
-            added=self.accounts.counts.added,
+            **self.accounts.progress,
             seconds=self.seconds,
             budget_s=self.options.time_budget_s,
             best=self._standing.best,

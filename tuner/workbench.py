@@ -18,22 +18,20 @@ from ..codegen.compile import Artifact
 from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.problem import Problem
 from ..codegen.space import Launch
+from .beside import figures_beside
 from .bound import judge
 from .devices.base import Call, Device, LaunchRefused
 from .examiner import Examiner
 from .figures import CERTAIN, summed
 from .floor import Ceilings, Floor, ceilings_of, floor_of, impossible, raised, store
 from .inputs import draw
-from .measure import Timing, interleave, median_interval, ratio_interval, time_variant
+from .measure import INPUT_SETS, Timing, in_rounds, time_variant, warm_ms
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
 from .verify import Checks, Verdict, abi_scalars, abi_sizes, build_checks
 
 Quiet = Callable[[], AbstractContextManager[object]]
 """Makes the context in which something is timed."""
-
-INPUT_SETS = 2
-"""Sets of inputs and outputs that timed calls rotate among."""
 
 
 @dataclass(frozen=True)
@@ -216,13 +214,15 @@ class Workbench:
             with phases("bind"):
                 calls = variant.calls(study)
             timing, warm = self._time(study, calls, request.best_ms, phases)
+            state = self.device.state()
             with phases("after"):
                 after = judge_timed(study) or variant.verify(study, after_timing=True).reason
             if after:
                 for one in study.timed:
                     one.renew(study.problem)
                 return _wrong(verdict, f"after timing, {after}")
-            return self._timed(study, verdict, timing, {"given_up": timing.given_up, **warm})
+            details = {"given_up": timing.given_up, **warm, "device_state": state}
+            return self._timed(study, verdict, timing, details)
 
     def _time(
         self, study: Study, calls: Sequence[Call], best_ms: float | None, phases: Phases
@@ -239,14 +239,22 @@ class Workbench:
             if timing.given_up or not self.device.cold_headline:
                 return timing, {}
             with phases("warm"):
-                warm = Timing(tuple(self.device.sample_ms(calls, 5, cold=False)))
-            return timing, {"warm_ms": warm.time_ms}
+                return timing, _warm(self.device, calls)
 
-    def finals(self, requests: Sequence[TrialRequest], budget_ms: float = 2000.0) -> list[TrialResult]:
+    def finals(
+        self, requests: Sequence[TrialRequest], budget_ms: float = 2000.0, energy_rounds: int = 0
+    ) -> list[TrialResult]:
         """Times several variants of one study in turns; one result each, in order.
 
-        Each is verified before and after. The details hold the interval of the median (`ci95_ms`) and that
-        of the paired ratio to the fastest (`ratio_ci95`).
+        Each is verified before and after. Every variant takes part in every round: the i-th samples of all of
+        them are of one round, and `rounds` in the details says how many there were. Who won is for
+        `ranking.rank`. The details also hold what `figures_beside` says, and the device's record of that
+        moment.
+
+        Args:
+            requests: The variants.
+            budget_ms: What the rounds may take together.
+            energy_rounds: Energy readings of each, where the device tells its energy.
         """
         if not requests:
             return []
@@ -268,27 +276,21 @@ class Workbench:
                 except LaunchRefused as error:
                     results[index] = _refused(error)
             calls = [bound for *_, bound in running.values()]
+            _ = self.ceilings  # probed before: `quiet` is not entered twice
             with self.quiet():
-                taken = interleave(self.device, calls, budget_ms=budget_ms)
-            samples = dict(zip(running, taken, strict=True))
+                taken = in_rounds(self.device, calls, budget_ms=budget_ms, slow=math.inf)
+                record = {"device_record": self.device.facts()}
+                beside = figures_beside(self.device, calls, energy_rounds)
+            samples = dict(zip(running, zip(taken, beside, strict=True), strict=True))
             for index, (variant, verdict, _) in running.items():
                 again = variant.verify(study, after_timing=True)
                 if again.ok:
-                    results[index] = self._final(study, verdict, samples[index], list(samples.values()))
+                    turns, figures = samples[index]
+                    details = {"rounds": len(turns), **figures, **record}
+                    results[index] = self._timed(study, verdict, Timing(tuple(turns.values())), details)
                 else:
                     results[index] = _wrong(verdict, f"after timing, {again.reason}")
         return [_signed(results[index], request) for index, request in enumerate(requests)]
-
-    def _final(
-        self, study: Study, verdict: Verdict, samples: list[float], everyone: list[list[float]]
-    ) -> TrialResult:
-        leader = min(everyone, key=lambda s: Timing(tuple(s)).time_ms)
-        details = {
-            "ci95_ms": median_interval(samples).to_list(),
-            "ratio_ci95": ratio_interval(samples, leader).to_list(),
-            "rounds": len(samples),
-        }
-        return self._timed(study, verdict, Timing(tuple(samples)), details)
 
     def _timed(self, study: Study, verdict: Verdict, timing: Timing, details: dict[str, Any]) -> TrialResult:
         doubt = self._doubt(timing, study)
@@ -326,6 +328,12 @@ def judge_timed(study: Study) -> str:
             return ""
     judgement = judge(output, expected)
     return f"{judgement.wrong} outputs of the timed calls are wrong" if judgement.wrong else ""
+
+
+def _warm(device: Device, calls: Sequence[Call]) -> dict[str, float]:
+    """The detail of a warm cache, where it differs from the headline."""
+    warm = warm_ms(device, calls)
+    return {} if warm is None else {"warm_ms": warm}
 
 
 def _refused(error: LaunchRefused) -> TrialResult:

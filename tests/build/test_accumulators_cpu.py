@@ -11,7 +11,7 @@ import math
 import numpy
 import pytest
 from accumulator_kernels import UNIT
-from accumulator_series import FEW_ULPS, LANES, MANY_ULPS, STEPS, Series, sums, ulps
+from accumulator_series import FEW_ULPS, LANES, MANY_ULPS, STEPS, Series, products, sums, ulps
 from coldforge.codegen.compile import Cache, compile_source
 from coldforge.codegen.render import KernelSource, inline_headers
 from coldforge.codegen.target import cpu_target
@@ -72,6 +72,37 @@ void multiply(const float* weight, double* out) {{
   multiply<Config<false, true>>(args.terms, args.fp64);
 }}
 """
+# Every lane multiplies its terms by factors, and adds the products to what it starts with.
+_PRODUCT_SUM = f"""
+#include "coldforge/cpu_product_sum.hpp"
+namespace {{
+struct Args {{
+  const float* terms;
+  double *plain, *fp32, *kahan, *fp64;
+  const float *factors, *start;
+}};
+template <class Acc, class Sum>
+void add_up(const Args& args, double* out) {{
+  for (int lane = 0; lane < {LANES}; lane += 8) {{
+    Sum sum;
+    sum.start(Acc(7e8f));  // to be forgotten
+    for (int i = 0; i < 9; ++i)
+      sum.add_product(coldforge::broadcast<Acc, 8>(Acc(3.3f)), coldforge::broadcast<Acc, 8>(Acc(3.3f)));
+    sum.start(Acc(args.start[0]));
+    for (int64_t i = lane; i < {STEPS * LANES}; i += {LANES})
+      sum.add_product(coldforge::load<Acc, 8>(args.terms + i), coldforge::load<Acc, 8>(args.factors + i));
+    const auto total = sum.result();
+    for (int j = 0; j < 8; ++j) out[lane + j] = double(total[j]);
+  }}
+}}
+}}  // namespace
+{_ENTRY}
+  add_up<float, coldforge::PlainSum<float, 8>>(args, args.plain);
+  for (int k = 0; k < {LANES}; ++k) args.fp32[k] = args.plain[k];
+  add_up<float, coldforge::CompensatedProductSum<8>>(args, args.kahan);
+  add_up<double, coldforge::PlainSum<double, 8>>(args, args.fp64);
+}}
+"""
 OUTPUTS = ("plain", "fp32", "kahan", "fp64")
 # A product adds four input channels in plain fp32 first: sums that cancel among them are not brought back.
 OF_PRODUCTS = [name for name, each in sums().items() if "alike" in name or "tiny" in name or not each.ill]
@@ -87,16 +118,25 @@ def _compiled(text: str, cache: Cache) -> ctypes.CDLL:
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ctypes.CDLL]:
     cache = Cache(tmp_path_factory.mktemp("cache"))
-    return {"summation": _compiled(_SUMMATION, cache), "product": _compiled(_TAP_PRODUCT, cache)}
+    texts = {"summation": _SUMMATION, "product": _TAP_PRODUCT, "products": _PRODUCT_SUM}
+    return {name: _compiled(text, cache) for name, text in texts.items()}
+
+
+def _aligned(values: numpy.ndarray) -> numpy.ndarray:
+    """A copy at an address that vectors are aligned to."""
+    room = numpy.zeros(values.size + 16, numpy.float32)
+    first = -room.ctypes.data // 4 % 16
+    room[first : first + values.size] = values.ravel()
+    return room[first:]
 
 
 def _run(library: ctypes.CDLL, series: Series) -> dict[str, numpy.ndarray]:
     """By output: float64 [LANES]."""
-    terms = numpy.zeros(series.terms.size + 16, numpy.float32)
-    first = -terms.ctypes.data // 4 % 16  # vectors are aligned
-    terms[first : first + series.terms.size] = series.terms.ravel()
+    terms, start = _aligned(series.terms), numpy.float32([series.start])
+    factors = terms if series.factors is None else _aligned(series.factors)
     found = {output: numpy.zeros(LANES) for output in OUTPUTS}
-    words = [terms[first:].ctypes.data, *(found[output].ctypes.data for output in OUTPUTS)]
+    words = [terms.ctypes.data, *(found[output].ctypes.data for output in OUTPUTS)]
+    words += [factors.ctypes.data, start.ctypes.data]
     arguments = (ctypes.c_void_p * len(words))(*words)
     library.coldforge_kernel(ctypes.c_int64(0), ctypes.c_int64(1), ctypes.byref(arguments))
     return found
@@ -128,6 +168,19 @@ def test_products(name: str, libraries: dict[str, ctypes.CDLL]) -> None:
         assert ulps(float(found["fp64"][lane]), wanted.exact, numpy.float64) < 0.001, lane
         if series.ill:
             assert off["plain"] > MANY_ULPS, lane
+
+
+@pytest.mark.parametrize("name", products())
+def test_sums_of_products(name: str, libraries: dict[str, ctypes.CDLL]) -> None:
+    series, far = products()[name], 0
+    found = _run(libraries["products"], series)
+    for lane, wanted in enumerate(series.lanes):
+        off = {output: ulps(float(values[lane]), wanted.exact) for output, values in found.items()}
+        assert off["kahan"] < FEW_ULPS, lane
+        if wanted.magnitude < float(numpy.finfo(numpy.float32).max):
+            assert ulps(float(found["fp64"][lane]), wanted.exact, numpy.float64) < 0.001, lane
+        far += off["plain"] > MANY_ULPS
+    assert not series.ill or far > LANES // 2
 
 
 def test_a_tree_keeps_a_bound_that_a_long_chain_breaks(libraries: dict[str, ctypes.CDLL]) -> None:

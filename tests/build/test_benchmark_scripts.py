@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from coldforge.codegen.catalogue import catalogue
+from coldforge.tuner.ranking import rank
+from coldforge.tuner.search import Point
 
 pytestmark = pytest.mark.build
 
@@ -25,11 +27,11 @@ def _script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module(name)
 
 
-def _run(name: str, arguments: list[str], home: Path) -> str:
+def _run(name: str, arguments: list[str], home: Path, ends: tuple[int, ...] = (0,)) -> str:
     environment = {**os.environ, "COLDFORGE_HOME": str(home)}
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--target", "cpu", *arguments]
     done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.returncode in ends, done.stdout + done.stderr[-3000:]
     return done.stdout
 
 
@@ -77,6 +79,59 @@ def test_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     document = {"geometry": "stem", "bench": {"rows": rows, "floor_ms": 1.0}}
     text = row({**document, "tune": {"best": {"template": "tensor"}}})
     assert text.split() == ["stem", "tensor", "2.0000", "1.0000", "2.00", "5.000", "2.50x", "-", "-", "-"]
+
+
+def test_what_the_runs_of_a_kernel_against_itself_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = _script("aa", monkeypatch)
+    same = dict.fromkeys(range(50), 1.0)
+    slower = dict.fromkeys(range(50), 1.25)
+    rows = [script.row_of(rank([dict(same), dict(same)]), 50) for _ in range(19)]
+    assert rows[0]["declared"] is False
+    assert rows[0]["ratio"] == 1.0
+    rows.append(script.row_of(rank([slower, same]), 50))
+    assert rows[-1]["declared"] is True
+    assert rows[-1]["ratio"] == pytest.approx(0.8)  # of the second name to the first
+    assert rows[-1]["ratio_ci95"] == pytest.approx([0.8, 0.8])
+    summary = script.summary_of(rows, limit=5.0)
+    assert (summary["false_winners"], summary["limit"], summary["passed"]) == (1, 1.0, True)
+    assert summary["ci95_holds_1"] == 19
+    assert script.summary_of(rows[-2:], limit=5.0)["passed"] is False
+
+
+def test_winners_of_several_tunings_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tunings found the same config, which is timed once."""
+    script = _script("ten_tunings", monkeypatch)
+    tunings = [{"seed": s, "template": "direct", "config": {"A": a}} for s, a in enumerate((1, 2, 1))]
+    distinct = [Point("direct", {"A": a}).key for a in (1, 2)]
+    ranking = rank([dict.fromkeys(range(50), 1.0), dict.fromkeys(range(50), 1.02)])
+    rows = script.compared(tunings, distinct, ranking)
+    assert [row["within"] for row in rows] == [True, False, True]
+    assert [row["of_the_best"] for row in rows] == pytest.approx([1.0, 1.02, 1.0])
+    assert [row["standing"] for row in rows] == ["leader", "slower", "leader"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_kernel_against_itself(tmp_path: Path) -> None:
+    words = ["conv2d_divide_leaky_relu", "--runs", "20", "--out", str(tmp_path / "aa.json")]
+    assert "false_winners" in _run("aa", words, tmp_path)
+    document = json.loads((tmp_path / "aa.json").read_text())
+    assert document["summary"]["runs"] == len(document["rows"]) == 20
+    assert document["summary"]["false_winners"] <= 1
+    assert all(row["rounds"] >= 41 for row in document["rows"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_tunings_side_by_side(tmp_path: Path) -> None:
+    words = ["conv2d_divide_leaky_relu", "--tunings", "2", "--trials", "3", "--work", str(tmp_path / "work")]
+    words += ["--out", str(tmp_path / "ten.json")]
+    _run("ten_tunings", words, tmp_path, ends=(0, 1))  # so few trials may well differ
+    document = json.loads((tmp_path / "ten.json").read_text())
+    assert [row["seed"] for row in document["rows"]] == [0, 1]
+    assert all(row["finished"] == 3 for row in document["rows"])
+    assert min(row["of_the_best"] for row in document["rows"]) <= 1.0
+    assert document["within_1_percent"] == sum(row["within"] for row in document["rows"])
 
 
 @pytest.mark.slow

@@ -169,7 +169,8 @@ def test_every_value_of_every_parameter(device: CpuDevice, pool: CompilePool) ->
     problem = make_problem(catalogue().operator(OPERATOR), "small", {"N": 2, "H": 41, "W": 75, "C_out": 66})
     configs = _one_of_each(problem)
     values = {(name, value) for config in configs for name, value in config.items()}
-    assert {("ACC", "fp64"), ("WEIGHTS", "packed"), ("INPUT", "image"), ("ORDER", "pixels")} <= values
+    wanted = {("ACC", "kahan"), ("ACC", "fp64"), ("WEIGHTS", "packed"), ("INPUT", "image")}
+    assert {*wanted, ("ORDER", "pixels")} <= values
     tensors = _inputs(problem)
     artifacts = _build([(problem, config) for config in configs], pool)
     for config, artifact in zip(configs, artifacts, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ledgers lack, executed in the emulator: for two minutes, or all of it and that which passed
+"""What the ledgers lack, executed in the emulator: for half a minute, or all of it and that which passed
 elsewhere too (`--instantiations=all`). Each pass is recorded at once."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from instantiations import NAMES, Budget, execute, subject_named
 
 pytestmark = [pytest.mark.build, pytest.mark.timeout(0)]
 
-USUAL_SECONDS = 120.0
+USUAL_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,7 @@ _FOUR_WARPS = """
   const coldforge::MatrixPlace tiles(tile);
   coldforge::warpgroup_begin();
   coldforge::multiply_warpgroup<false>(small, a, tiles.at(48, 130 * 16));
+  coldforge::multiply_warpgroup<true>(small, a, tiles.at(32, 0));
   coldforge::multiply_warpgroup<false>(middle, a, tiles.at(16, 129 * 16));
   coldforge::multiply_warpgroup<true>(middle, a, tiles.at(0, 64 * 16));
   coldforge::multiply_warpgroup<true>(large, a, tiles.at(0, 128 * 16));
@@ -106,8 +107,10 @@ def _by_lanes(*products: torch.Tensor) -> torch.Tensor:
 def _four_warps(halves: torch.Tensor) -> torch.Tensor:
     units = halves[: 3 * 128 * 8].view(-1, 8)
     left = torch.cat([left_factor(own) for own in halves[3 * 128 * 8 :].view(4, 32, 8)])
+    # The same eight terms twice: a single last unit is multiplied so, the second time with weights of zero.
+    small = left @ in_units(units, 3, 130, 32) + left @ in_units(units, 2, 0, 32)
     middle = left @ in_units(units, 1, 129, 64) + left @ in_units(units, 0, 64, 64)
-    return _by_lanes(left @ in_units(units, 3, 130, 32), middle, 7 + left @ in_units(units, 0, 128, 128))
+    return _by_lanes(small, middle, 7 + left @ in_units(units, 0, 128, 128))
 
 
 def matrices() -> dict[str, Twin]:

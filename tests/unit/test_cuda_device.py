@@ -15,7 +15,7 @@ from coldforge.codegen.target import cuda_target
 from coldforge.tuner.devices import cuda
 from coldforge.tuner.devices.base import DeviceFault, LaunchRefused
 from coldforge.tuner.devices.cuda import CudaDevice, CudaKernel
-from coldforge.tuner.devices.nvml import readings
+from coldforge.tuner.devices.side_streams import StreamGuard
 
 
 class Status(IntEnum):
@@ -36,6 +36,9 @@ KERNEL = CudaKernel(module="module", function="function", name="variant")
 TWO = replace(KERNEL, finish="second")
 
 
+def nothing() -> None: ...
+
+
 def _device(**driver: Any) -> CudaDevice:
     device = object.__new__(CudaDevice)
     device.target = cuda_target("sm_90")
@@ -44,6 +47,7 @@ def _device(**driver: Any) -> CudaDevice:
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared",
     )
     device._driver = SimpleNamespace(CUfunction_attribute=attributes, **driver)
+    device._guard = StreamGuard(device.synchronize, lambda call: 1.0)
     return device
 
 
@@ -277,16 +281,11 @@ def test_a_binary_may_have_no_second_kernel(monkeypatch: pytest.MonkeyPatch) -> 
     assert unloaded == ["module"]
 
 
-def test_readings_are_none_without_a_gpu() -> None:
-    found = readings("ffffffff:ff:1f.0")
-    assert set(found) == {"driver", "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w"}
-    assert found["sm_clock_mhz"] is None
-
-
 def test_samples_are_taken_again_when_the_host_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
     device = _device(cuCtxSynchronize=lambda: (Status.CUDA_SUCCESS,))
     device._hold_s_per_call = 0.0
     holds: list[float] = []
+    device._guard.trust(nothing)
 
     def enqueue(calls: Any, count: int, hold_s: float, *, cold: bool) -> tuple[list[Any], bool]:
         holds.append(hold_s)
@@ -294,10 +293,10 @@ def test_samples_are_taken_again_when_the_host_was_late(monkeypatch: pytest.Monk
         return [(event, event)] * count, hold_s >= 150e-6 + 2 * 400e-6
 
     monkeypatch.setattr(device, "_enqueue", enqueue)
-    assert device.sample_ms([lambda: None], 2, cold=False) == pytest.approx([0.95, 0.95])
+    assert device.sample_ms([nothing], 2, cold=False) == pytest.approx([0.95, 0.95])
     assert holds == pytest.approx([150e-6, 350e-6, 550e-6, 950e-6])
     del holds[:]
-    device.sample_ms([lambda: None], 2, cold=False)  # what it learned stays, and is forgotten slowly
+    device.sample_ms([nothing], 2, cold=False)  # what it learned stays, and is forgotten slowly
     assert holds == pytest.approx([150e-6 + 2 * 360e-6, 150e-6 + 2 * 720e-6])
 
 
@@ -305,13 +304,14 @@ def test_a_call_that_waits_for_the_device_ends_the_retries(monkeypatch: pytest.M
     device = _device(cuCtxSynchronize=lambda: (Status.CUDA_SUCCESS,))
     device._hold_s_per_call = 100e-6
     holds: list[float] = []
+    device._guard.trust(nothing)
 
     def enqueue(calls: Any, count: int, hold_s: float, *, cold: bool) -> tuple[list[Any], bool]:
         holds.append(hold_s)
         return [], False
 
     monkeypatch.setattr(device, "_enqueue", enqueue)
-    assert device.sample_ms([lambda: None], 1, cold=False) == []
+    assert device.sample_ms([nothing], 1, cold=False) == []
     assert holds == pytest.approx([250e-6, 350e-6, 550e-6, 950e-6, 1.15e-3])
 
 

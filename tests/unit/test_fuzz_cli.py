@@ -171,7 +171,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     line = [name]
     if name in ("render", "tune", "bench", "check"):
         line.append(draw(st.sampled_from([OP, OP, OP]) | values))
-    if name in ("freeze", "show") and draw(st.booleans()):
+    if name in ("freeze", "show", "report") and draw(st.booleans()):
         line.append(draw(values))
     for option in draw(st.lists(st.sampled_from(sorted(OPTIONS[name])), max_size=3)):
         if OPTIONS[name][option]:

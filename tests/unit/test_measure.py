@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from coldforge.codegen.catalogue import catalogue
@@ -19,14 +19,12 @@ from coldforge.codegen.target import Target, cuda_target
 from coldforge.tuner import floor
 from coldforge.tuner.devices.base import Call, Device
 from coldforge.tuner.floor import Ceilings, ceilings_of, floor_of, impossible, raised
+from coldforge.tuner.intervals import paired
 from coldforge.tuner.measure import (
     Policy,
     in_rounds,
-    interleave,
-    median_interval,
-    paired,
-    ratio_interval,
     time_variant,
+    warm_ms,
 )
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 
@@ -124,15 +122,36 @@ def test_slow_samples_are_no_reason_to_give_up_while_one_is_not(values: list[flo
 def test_turns_take_every_contestant_once_a_round() -> None:
     device = ScriptedDevice()
     contestants = [times([1.0]), times([2.0]), times([3.0])]
-    samples = interleave(device, [[call] for call in contestants], budget_ms=120.0)
+    samples = in_rounds(device, [[call] for call in contestants], budget_ms=360.0)
     assert device.settled == 1
-    assert [set(values) for values in samples] == [{1.0}, {2.0}, {3.0}]
-    assert {len(values) for values in samples} == {20}
+    assert [set(values.values()) for values in samples] == [{1.0}, {2.0}, {3.0}]
+    assert {len(values) for values in samples} == {60}
     rounds = [call for call, _ in device.taken[12:]]
     orders = {tuple(contestants.index(c) for c in rounds[i : i + 3]) for i in range(0, len(rounds), 3)}
     assert len(orders) > 2
     assert all(sorted(order) == [0, 1, 2] for order in orders)
-    assert interleave(device, []) == []
+    assert in_rounds(device, []) == []
+
+
+def test_all_of_a_round_get_the_same_inputs() -> None:
+    device = ScriptedDevice()
+    contestants = [[times([1.0]), times([1.5])], [times([2.0]), times([2.5])]]
+    first, second = in_rounds(device, contestants, budget_ms=10.0)
+    assert [first[turn] for turn in range(4)] == [1.0, 1.5, 1.0, 1.5]
+    assert [second[turn] for turn in range(4)] == [2.0, 2.5, 2.0, 2.5]
+
+
+@pytest.mark.parametrize(("ms", "rounds"), [(1.0, 41), (480.0, 41), (1000.0, 20), (9000.0, 11)])
+def test_rounds_enough_for_an_interval_are_held_where_one_can_wait(ms: float, rounds: int) -> None:
+    assert len(in_rounds(ScriptedDevice(), [[times([ms])]], budget_ms=20.0)[0]) == rounds
+
+
+def test_warm_times_stand_beside_cold_ones_alone() -> None:
+    device = ScriptedDevice()
+    assert warm_ms(device, [times([1.0, 2.0, 9.0, 2.0, 2.0])]) == 2.0
+    assert not any(cold for _, cold in device.taken)
+    device.cold_headline = False
+    assert warm_ms(device, [times([1.0])]) is None
 
 
 def test_slow_contestants_join_few_rounds_and_leave_the_others_theirs() -> None:
@@ -153,45 +172,21 @@ def test_slow_contestants_get_half_of_the_budget_where_it_lasts() -> None:
     samples = in_rounds(ScriptedDevice(), [[times([0.01])], [times([1.0])]], budget_ms=100.0)
     assert [len(one) for one in samples] == [301, 50]
     alone = in_rounds(ScriptedDevice(), [[times([100.0])], [times([3000.0])]], budget_ms=100.0)
-    assert [len(one) for one in alone] == [11, 5]
-    assert in_rounds(ScriptedDevice(), []) == []
+    assert [len(one) for one in alone] == [41, 5]
 
 
-@pytest.mark.parametrize(("hiccups", "rounds"), [(3, 11), (4, 9)])
+@pytest.mark.parametrize(("hiccups", "rounds"), [(3, 41), (4, 39)])
 def test_hiccups_make_no_contestant_slow(hiccups: int, rounds: int) -> None:
     busy = times([*[50.0] * hiccups, *[1.0] * 400])
     samples = in_rounds(ScriptedDevice(), [[times([1.0])], [busy]], budget_ms=20.0)
-    assert len(samples[0]) >= 10
+    assert len(samples[0]) >= 41
     assert rounds <= len(samples[1]) <= len(samples[0])
 
 
 def test_finals_hold_every_round_for_all() -> None:
-    samples = interleave(ScriptedDevice(), [[times([1.0])], [times([90.0])]], budget_ms=100.0)
-    assert [len(one) for one in samples] == [11, 11]
-
-
-def test_median_interval_covers_the_median_as_often_as_it_says() -> None:
-    random = np.random.default_rng(1)
-    hits = 0
-    for seed in range(200):
-        interval = median_interval(random.lognormal(0.0, 0.2, 41).tolist(), seed=seed)
-        hits += interval.low <= 1.0 <= interval.high
-    assert 180 <= hits <= 199
-
-
-def test_paired_ratio_cancels_common_drift() -> None:
-    random = np.random.default_rng(2)
-    drift = np.linspace(1.0, 2.0, 41)
-    leader = drift * random.normal(1.0, 0.005, 41)
-    other = 1.03 * drift * random.normal(1.0, 0.005, 41)
-    paired = ratio_interval(other.tolist(), leader.tolist())
-    assert 1.02 < paired.low < 1.03 < paired.high < 1.04
-    alone = median_interval(other.tolist())
-    assert alone.low < float(np.median(leader)) < alone.high
-    with pytest.raises(ValueError, match="paired samples of different length: 1 and 2"):
-        ratio_interval([1.0], [1.0, 2.0])
-    with pytest.raises(ValueError, match="no samples"):
-        median_interval([])
+    contestants = [[times([1.0])], [times([90.0])]]
+    samples = in_rounds(ScriptedDevice(), contestants, budget_ms=100.0, slow=math.inf)
+    assert [len(one) for one in samples] == [41, 41]
 
 
 def test_the_floor_of_the_founding_workload_on_an_h200() -> None:

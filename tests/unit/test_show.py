@@ -11,7 +11,14 @@ import pytest
 from coldforge.tuner.cli import run
 from coldforge.tuner.identity import StudyInputs
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
-from coldforge.tuner.progress import LiveProgress, PlainProgress, Snapshot, open_progress, readable_seconds
+from coldforge.tuner.progress import (
+    LiveProgress,
+    PlainProgress,
+    Snapshot,
+    open_progress,
+    plain_line,
+    readable_seconds,
+)
 from coldforge.tuner.search import FeasibleSet
 from coldforge.tuner.show import result_tables
 from coldforge.tuner.storage import open_storage
@@ -102,7 +109,9 @@ def _fill(study: Study) -> None:
         else:
             details = {"floor_ms": 0.5, "default": index == 0}
             figures = {"error": 1e-7, "resources": {"registers": 0, "code_bytes": 1000 + index}}
-            result = TrialResult(TrialOutcome.OK, time_ms=3.0 - index / 10, details=details, **figures)
+            time = 3.0 - index / 10
+            figures["samples_ms"] = (0.9 * time, time, 1.1 * time) if index == 13 else ()
+            result = TrialResult(TrialOutcome.OK, time_ms=time, details=details, **figures)
         study.record(FEASIBLE.points[index], result, FEASIBLE.distributions_of(index))
     study.touch()
 
@@ -137,6 +146,8 @@ def test_show_json(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
     assert times == sorted(times)
     assert len(times) == 10
     assert document["top"][0]["resources"]["code_bytes"] == 1013
+    assert document["top"][0]["ci95_ms"] == pytest.approx([1.53, 1.87])
+    assert document["top"][1]["ci95_ms"] is None
     cause = document["failures"]["wrong_result"]
     assert cause == {"count": 2, "example": "[normal] inputs: off by 3 bounds"}
     assert document["finals_held"] is False
@@ -153,6 +164,9 @@ def test_show_text(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
         "1.7 ms (29% of the floor)",
         "TILE=6 KIND=[packed]",
         "[normal] inputs: off by 3 bounds",
+        "100%",
+        "1.53-1.87",
+        "29%",
         "code",
     ):
         assert expected in text
@@ -169,8 +183,11 @@ def test_show_lists_studies(study: Study, tmp_path: Path, capsys: pytest.Capture
     assert [row["study"] for row in rows] == [empty.name, study.name]
     assert rows[0]["best"] is None
     assert rows[1]["finished"] == 14
+    assert rows[1]["outcomes"] == {"ok": 12, "wrong_result": 2}
     assert run(["show"]) == 0
-    assert study.name in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert study.name in text
+    assert "14 configs, 2 of them failed, best 1.7 ms (29% of the floor) (no finals yet)" in text
     assert run(["show", empty.name]) == 0
     assert "none" in capsys.readouterr().out
 
@@ -238,6 +255,19 @@ def test_time_left() -> None:
     assert [readable_seconds(s) for s in (4.4, 61, 3725)] == ["4 s", "1:01", "1:02:05"]
 
 
+def test_rates_are_told_once_they_are_known() -> None:
+    busy = {"compiled": 30, "measured": 25}
+    assert _snapshot(**busy).rates_text == "90 compiled and 75 timed a minute"
+    assert _snapshot(**busy, seconds=1.0).rates_text == ""
+    assert _snapshot().rates_text == ""
+    expected = (
+        "op: timing 10/40, best 0.5 ms (50% of the floor), failed: 2 crash, "
+        "90 compiled and 75 timed a minute, 1:00 left"
+    )
+    assert plain_line("op", _snapshot(**busy)) == expected
+    assert "minute" not in plain_line("op", _snapshot(**busy, phase="finals"))
+
+
 def test_plain_progress_is_sparse() -> None:
     now, lines = [0.0], []
     progress = PlainProgress("op small", lines.append, lambda: now[0])
@@ -255,12 +285,13 @@ def test_live_progress_draws_and_cleans_up() -> None:
     stream = io.StringIO()
     progress = open_progress("op [small]", Console(file=stream, force_terminal=True, width=120))
     assert isinstance(progress, LiveProgress)
-    progress.update(_snapshot())
+    progress.update(_snapshot(compiled=30, measured=25))
     progress.close()
     progress.close()
     drawn = stream.getvalue()
     for expected in ("op [small]", "10/40", "0.5 ms (50% of the floor)", "2 crash", "1:00 left", "X=1"):
         assert expected in drawn
+    assert "compiled and" in drawn
 
 
 def test_no_terminal_gives_plain_lines() -> None:

@@ -175,6 +175,25 @@ def test_no_outcome_is_told_as_fail(outcome: TrialOutcome, tmp_path: Path) -> No
     assert tally(study.results()) == {outcome.value: 1}
 
 
+@pytest.mark.parametrize("figure", [float("inf"), float("nan")])
+def test_a_variant_that_left_no_number_leaves_a_study_that_can_be_read(figure: float, tmp_path: Path) -> None:
+    """What a kernel does not write stays NaN: its error is none, and no bound holds it."""
+    storage = open_storage(None, tmp_path)
+    assert storage is not None
+    study = open_study(storage, INPUTS)
+    _record(study, 0, TrialResult(TrialOutcome.WRONG_RESULT, "wrong", error=figure, bound_ratio=figure))
+    _record(study, 1, _ok(1.0))
+    wrong, right = study.results()
+    assert (wrong.outcome, wrong.error, wrong.bound_ratio) == (TrialOutcome.WRONG_RESULT, None, None)
+    assert right.error == 1e-7
+    # One that an older version wrote.
+    place = tmp_path / "studies.db"
+    with sqlite3.connect(place) as database:
+        old = "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (1, 'error', 'Infinity')"
+        database.execute(old)
+    assert study.results()[0].error is None
+
+
 def test_samples_are_thinned() -> None:
     assert thinned([]) == []
     assert thinned([1.0, 2.0]) == [1.0, 2.0]

@@ -14,7 +14,7 @@ from ...codegen.errors import ColdforgeError
 
 MAX_MESSAGE = 1000
 TRACEBACK = "--traceback"
-COMMANDS = ("list", "render", "check", "tune", "freeze", "build", "bench", "show")
+COMMANDS = ("list", "render", "check", "tune", "freeze", "build", "bench", "show", "report", "export")
 
 
 class _Lazy(click.Group):

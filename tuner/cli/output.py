@@ -12,7 +12,12 @@ import click
 
 def print_json(document: Any) -> None:
     """Prints ``document`` as one strict JSON document; NaN and infinities become null."""
-    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+    click.echo(json_text(document))
+
+
+def json_text(document: Any) -> str:
+    """``document`` as strict JSON; NaN and infinities become null."""
+    return json.dumps(_finite(document), indent=2, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...codegen.settings import Settings
     from ...codegen.space import Launch
     from ...codegen.target import Target
+    from .meters import Meter
 
 _NO_HOST_MEMORY = "DefaultCPUAllocator"
 """In the text of PyTorch's error when the host has no memory: it has no class of its own."""
@@ -61,6 +62,19 @@ class MathMode:
     suffix: str
     precision: str
     enter: Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class GraphTime:
+    """The time of one launch from a captured graph, with a warm cache.
+
+    Attributes:
+        time_ms: None where the call cannot be captured.
+        reason: Why it cannot, in one line; empty when it can.
+    """
+
+    time_ms: float | None
+    reason: str = ""
 
 
 class Device(ABC):
@@ -132,14 +146,38 @@ class Device(ABC):
     def sample_ms(self, calls: Sequence[Call], count: int, *, cold: bool) -> list[float]:
         """Times `count` single calls, taking `calls` in rotation, each sample the time of one call in ms.
 
-        A call may be a bound kernel or any function that enqueues torch work on the current stream, so that
-        peers are timed exactly as kernels are. Device work of the call is all inside the timed region. With
-        `cold`, caches are flushed (by reading) before each sample; a device without a flush ignores it. A
-        device may capture a call once (CUDA graph) and keep the capture for as long as the call lives.
+        A call may be a bound kernel or any function that enqueues torch work, so that peers are timed exactly
+        as kernels are. Device work of the call is all inside the timed region, on whichever stream it is: a
+        call for which `works_aside` is true is timed until all streams are done. With `cold`, caches are
+        flushed (by reading) before each sample; a device without a flush ignores it.
 
         Raises:
             DeviceFault: A call faulted.
         """
+
+    def works_aside(self, call: Call) -> bool:
+        """Whether a call has work done on another stream than the current one, in such a way that the
+        current one does not wait for all of it. Its samples then include what the host takes to launch."""
+        return False
+
+    def graph_time(self, calls: Sequence[Call]) -> GraphTime | None:
+        """The time of one launch when each of `calls` is captured once as a graph, and these are replayed
+        back to back in rotation; None on a device that has no graphs.
+
+        Raises:
+            DeviceFault: A call faulted.
+        """
+        return None
+
+    def batch(self, calls: Sequence[Call], count: int) -> tuple[Call, int]:
+        """One call that enqueues `calls` in rotation, as close together as the device can, and how many of
+        them: `count` or somewhat more."""
+
+        def enqueue() -> None:
+            for index in range(count):
+                calls[index % len(calls)]()
+
+        return enqueue, count
 
     @abstractmethod
     def flush(self) -> None:
@@ -155,9 +193,18 @@ class Device(ABC):
     def facts(self) -> dict[str, Any]:
         """The record kept with each result, plain JSON.
 
-        At least: model, driver (or None), torch, arch. cuda adds sm_clock_mhz, memory_clock_mhz,
-        temperature_c, power_w where they can be read (None where not); cpu adds threads, clock_mhz.
+        At least: model, driver (or None), torch, arch. cuda adds what `nvml.READINGS` names (None where it
+        cannot be read); cpu adds threads, clock_mhz.
         """
+
+    def state(self) -> dict[str, Any]:
+        """The part of `facts` that changes while one works: clocks, temperature and the like. Takes about a
+        millisecond."""
+        return {}
+
+    def meter(self) -> Meter | None:
+        """What its energy is read from; None where nothing tells."""
+        return None
 
     def math_modes(self, dtype: str) -> tuple[MathMode, ...]:
         """The modes under which the peers are timed, the dtype's own class first. cuda adds TF32 for fp32."""

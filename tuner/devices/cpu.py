@@ -23,6 +23,7 @@ import torch
 
 from ...codegen.errors import TargetUnavailable
 from .base import Call, Device, DeviceFault, LaunchRefused, pack_arguments
+from .meters import Meter, cpu_meter
 
 if TYPE_CHECKING:
     from ...codegen.compile.artifact import Artifact
@@ -161,6 +162,12 @@ class CpuDevice(Device):
             "clock_mhz": _clock_mhz(),
             "machine": platform.machine(),
         }
+
+    def state(self) -> dict[str, Any]:
+        return {"clock_mhz": _clock_mhz()}
+
+    def meter(self) -> Meter | None:
+        return cpu_meter()
 
 
 def _address(library: ctypes.CDLL, symbol: str) -> int | None:

@@ -20,8 +20,12 @@ import torch
 
 from ...codegen.compile.cubin import kernels
 from ...codegen.errors import TargetUnavailable, ToolMissing
-from .base import Call, Device, DeviceFault, LaunchRefused, MathMode, pack_arguments
-from .nvml import readings
+from .base import Call, Device, DeviceFault, GraphTime, LaunchRefused, MathMode, pack_arguments
+from .graphs import CaptureFailed, captured_batch, graph_time
+from .meters import Meter, board_meter
+from .modes import library_modes
+from .nvml import open_board, readings
+from .side_streams import StreamGuard
 
 if TYPE_CHECKING:
     from ...codegen.compile.artifact import Artifact
@@ -39,6 +43,8 @@ SETTLE_SPREAD = 0.02
 _HOLD_S, _HOLD_LIMIT_S = 150e-6, 20e-3
 _HOLD_S_PER_CALL, _HOLD_MOST_S_PER_CALL, _HOLD_FORGOTTEN = 100e-6, 1e-3, 0.9
 _CYCLES_PER_S = 2e9
+_CAPTURING = "CUDA_ERROR_STREAM_CAPTURE"
+"""How the names of errors begin that end a capture and nothing else."""
 
 # Answers that say no to one kernel and leave the context as it was. Everything else is a fault.
 _REFUSALS = frozenset(
@@ -123,6 +129,10 @@ class CudaDevice(Device):
         self._flush_buffer: torch.Tensor | None = None
         self._hold_s_per_call = 0.0  # most kernels take longer than it takes to enqueue one
         self._events: list[tuple[Any, Any]] = []
+        self._guard = StreamGuard(self.synchronize, lambda call: self._sampled([call], 1, cold=False)[0])
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        place = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
+        self._board = open_board("{:08x}:{:02x}:{:02x}.0".format(*place))
         # The first allocation makes the context.
         self._flush_result = torch.zeros((), device=self.torch_device)
         torch.cuda.synchronize(self.torch_device)
@@ -175,6 +185,7 @@ class CudaDevice(Device):
             for asked, *launched in launches:
                 self._asked(asked, driver.cuLaunchKernel(*launched, stream, address, 0))
 
+        self._guard.trust(call)
         return call
 
     def _allowed(self, kernel: CudaKernel, launch: Launch) -> list[_Stage]:
@@ -229,7 +240,7 @@ class CudaDevice(Device):
         status = answer[0]
         if int(status) != 0:
             text = getattr(status, "name", str(status))
-            if text in _REFUSALS:
+            if text in _REFUSALS or text.startswith(_CAPTURING):
                 raise LaunchRefused(f"{name}: {text}")
             raise DeviceFault(f"{name}: {text}")
         return answer[1] if len(answer) > 1 else None
@@ -246,7 +257,45 @@ class CudaDevice(Device):
         before the device begins it, so that it never waits between an event and its kernel, and launch
         overhead stays outside. A sample that the device began too early is seen by its first event, and all
         are taken again behind a longer pause. That is remembered, and slowly forgotten.
+
+        None of this is for a call that works aside: it is enqueued while nothing else is, and its sample ends
+        when the host has seen all streams done.
         """
+        with self._faults():
+            if any(self._guard.works_aside(call) for call in calls[:count]):
+                return self._until_all_streams_end(calls, count, cold=cold)
+            return self._sampled(calls, count, cold=cold)
+
+    def _until_all_streams_end(self, calls: Sequence[Call], count: int, *, cold: bool) -> list[float]:
+        samples = []
+        for index in range(count):
+            if cold:
+                self.flush()
+            samples.append(self._guard.all_streams_ms(calls[index % len(calls)]))
+        return samples
+
+    def works_aside(self, call: Call) -> bool:
+        """See `Device.works_aside`. The first time that it is asked of a call, it runs that some times."""
+        with self._faults():
+            return self._guard.works_aside(call)
+
+    def graph_time(self, calls: Sequence[Call]) -> GraphTime:
+        """See `Device.graph_time`."""
+        if any(self.works_aside(call) for call in calls):
+            return GraphTime(None, "it leaves work on other streams")
+        once_ms = statistics.median(self.sample_ms(calls, 3, cold=False))
+        with self._faults():
+            return graph_time(calls, once_ms, lambda call, count: self._sampled([call], count, cold=False))
+
+    def batch(self, calls: Sequence[Call], count: int) -> tuple[Call, int]:
+        """See `Device.batch`: a graph, replayed, where the calls can be captured."""
+        with self._faults():
+            if not any(self.works_aside(call) for call in calls):
+                with contextlib.suppress(CaptureFailed):
+                    return captured_batch(calls, count)
+        return super().batch(calls, count)
+
+    def _sampled(self, calls: Sequence[Call], count: int, *, cold: bool) -> list[float]:
         with self._faults():
             if cold:
                 self._flush_source()
@@ -297,7 +346,7 @@ class CudaDevice(Device):
         end = time.monotonic() + SETTLE_LIMIT_S
         before = 0.0
         while time.monotonic() < end:
-            samples = self.sample_ms([lambda: torch.mm(a, a, out=out)], 20, cold=False)
+            samples = self._sampled([lambda: torch.mm(a, a, out=out)], 20, cold=False)
             now = statistics.median(samples)
             if abs(now - before) <= SETTLE_SPREAD * now:
                 return
@@ -315,33 +364,19 @@ class CudaDevice(Device):
     # --- what it is ---
 
     def facts(self) -> dict[str, Any]:
-        properties = torch.cuda.get_device_properties(self.torch_device)
-        place = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
         return {
-            "model": properties.name,
+            "model": torch.cuda.get_device_properties(self.torch_device).name,
             "torch": torch.__version__,
             "cuda": torch.version.cuda,
             "arch": self.target.arch,
-            **readings("{:08x}:{:02x}:{:02x}.0".format(*place)),
+            **readings(self._board),
         }
 
+    def state(self) -> dict[str, Any]:
+        return {name: value for name, value in readings(self._board).items() if name != "driver"}
+
+    def meter(self) -> Meter | None:
+        return board_meter(self._board)
+
     def math_modes(self, dtype: str) -> tuple[MathMode, ...]:
-        if dtype != "fp32":
-            return super().math_modes(dtype)
-        return (
-            MathMode("", "fp32", lambda: _tf32_allowed(False)),
-            MathMode("_tf32", "tf32", lambda: _tf32_allowed(True)),
-        )
-
-
-@contextlib.contextmanager
-def _tf32_allowed(allowed: bool) -> Iterator[None]:
-    """Lets the libraries round fp32 operands to TF32, or forbids it (cuDNN's default is to do it)."""
-    matmul: Any = torch.backends.cuda.matmul
-    cudnn: Any = torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32, cudnn.allow_tf32 = allowed, allowed
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        return library_modes() if dtype == "fp32" else super().math_modes(dtype)

@@ -5,6 +5,7 @@
 // P holds the problem's constants (C_in, C_out, R, S, stride_h, ...), C the config's (TILE_X, PX, ...).
 #pragma once
 
+#include "coldforge/cpu_product_sum.hpp"
 #include "coldforge/cpu_window.hpp"
 
 namespace coldforge {
@@ -18,6 +19,7 @@ struct Conv2d {
 
   // VEC lanes, or what the level this is compiled for has: a config tuned at one level is built for all.
   static constexpr int LANES = smaller(C::VEC, NATIVE_VECTOR_BYTES / int(sizeof(Acc)));
+  using Sum = typename Select<C::ACC_KAHAN, CompensatedProductSum<LANES>, PlainSum<Acc, LANES>>::type;
   static constexpr int VECTORS = C::PX / LANES;
   static constexpr int BLOCK = C::OC_PER_THREAD;
   static constexpr int TAPS = P::R * P::S;
@@ -54,12 +56,12 @@ struct Conv2d {
   static COLDFORGE_INLINE void block(const Window window, int y, int x, const Weight* weight,
                                      const float* bias, int k, float* out, int64_t out_plane,
                                      const Epilogue& epilogue) {
-    Vector<Acc, LANES> sum[OC][VECTORS];
+    Sum sum[OC][VECTORS];
 #pragma GCC unroll 16
     for (int o = 0; o < OC; ++o) {
       const Acc start = P::has_bias ? Acc(bias[k + o]) : Acc(0);
 #pragma GCC unroll 8
-      for (int i = 0; i < VECTORS; ++i) sum[o][i] = broadcast<Acc, LANES>(start);
+      for (int i = 0; i < VECTORS; ++i) sum[o][i].start(start);
     }
     repeat<P::C_in, false>([&](int c) COLDFORGE_INLINED {
       repeat<P::R, C::UNROLL_ROWS>([&](auto r) COLDFORGE_INLINED {
@@ -75,7 +77,7 @@ struct Conv2d {
             const Weight w = C::PACKED ? weight[term * OC + o] : weight[o * TERMS + term];
             const Vector<Acc, LANES> factor = broadcast<Acc, LANES>(Acc(w));
 #pragma GCC unroll 8
-            for (int i = 0; i < VECTORS; ++i) sum[o][i] += factor * in[i];
+            for (int i = 0; i < VECTORS; ++i) sum[o][i].add_product(factor, in[i]);
           }
         });
       });
@@ -84,7 +86,7 @@ struct Conv2d {
     unroll<OC>([&](auto o) COLDFORGE_INLINED {
       unroll<VECTORS>([&](auto i) COLDFORGE_INLINED {
         alignas(64) float piece[LANES];
-        store<float, LANES, Acc>(piece, sum[o][i]);
+        store<float, LANES, Acc>(piece, sum[o][i].result());
         // Unrolled before it is vectorised, this loop would stay scalar.
 #pragma GCC unroll 1
         for (int lane = 0; lane < LANES; ++lane) piece[lane] = epilogue(piece[lane], k + o);

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is declared the winner, who is tied, who is chosen among these; and the same kernel under two names,
+a hundred times in each kind of noise, which must not win against itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from coldforge.tuner.intervals import Interval
+from coldforge.tuner.ranking import LEADER, NEAR, SLOWER, TIED, Ranking, rank, rank_apart
+from noises import NOISES, correlated
+
+ROUNDS = 120  # what finals of nine kernels of 2 ms take
+RUNS = 100
+A_A = {
+    **NOISES,
+    "neighbours very much alike": correlated(0.9),
+}
+
+
+def run(random: np.random.Generator, name: str, true: list[float], rounds: int = ROUNDS) -> Ranking:
+    """One interleaved run: each contestant's own noise, and a load that all share."""
+    load = np.cumsum(random.normal(0, 0.02, rounds)) + (random.random(rounds) < 0.1) * 0.5
+    samples = [ms * np.exp(load + A_A[name](random, rounds)) for ms in true]
+    return rank([dict(enumerate(one.tolist())) for one in samples])
+
+
+@pytest.mark.parametrize("name", A_A)
+def test_the_same_kernel_under_two_names_is_no_winner(name: str) -> None:
+    """At most 5 of 100 runs declare one. The rule says 1, of independent rounds."""
+    random = np.random.default_rng(1)
+    assert sum(run(random, name, [1.0, 1.0]).declared for _ in range(RUNS)) <= 5
+
+
+@pytest.mark.parametrize("name", A_A)
+def test_the_same_kernel_twice_among_slower_ones(name: str) -> None:
+    random, false = np.random.default_rng(2), 0
+    for _ in range(RUNS):
+        found = run(random, name, [1.0, 1.0, 1.1, 1.3, 1.3, 1.5, 2.0, 3.0, 9.0])
+        false += found.declared
+        assert found.leader in (0, 1) or name == "neighbours very much alike"
+    assert false <= 5
+
+
+@pytest.mark.parametrize("rounds", [41, 60, 300])
+def test_nor_in_other_numbers_of_rounds(rounds: int) -> None:
+    random = np.random.default_rng(3)
+    for name in ("normal", "heavy tails", "spikes", "neighbours alike"):
+        assert sum(run(random, name, [1.0, 1.0], rounds).declared for _ in range(RUNS)) <= 5, name
+
+
+def test_nine_equal_ones_have_no_winner() -> None:
+    random = np.random.default_rng(4)
+    found = [run(random, "normal", [1.0] * 9) for _ in range(RUNS)]
+    assert not any(one.declared for one in found)
+    assert np.mean([len(one.tied) for one in found]) > 7
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_a_faster_one_is_declared(name: str) -> None:
+    random, declared = np.random.default_rng(5), 0
+    for _ in range(20):
+        found = run(random, name, [1.1, 1.0, 1.2, 1.5, 20.0])
+        assert found.leader == 1
+        declared += found.declared
+    assert declared >= (10 if name in ("neighbours much alike", "switching") else 18)
+
+
+def test_places() -> None:
+    random = np.random.default_rng(6)
+    found = run(random, "normal", [1.0, 1.002, 1.5])
+    assert [place.standing for place in found.places] == [LEADER, TIED, SLOWER]
+    assert (found.leader, found.tied, found.near, found.declared) == (0, (1,), (1,), False)
+    assert found.places[0].ratio is None
+    for place, true in zip(found.places[1:], (1.002, 1.5), strict=True):
+        ratio = place.ratio
+        assert ratio is not None
+        assert ratio.ci95.low < true < ratio.ci95.high
+        assert ratio.deciding.low <= ratio.ci95.low
+        assert ratio.level == (0.995 if true == 1.5 else 0.99)
+        assert (ratio.p < 1 - ratio.level) is (place.standing == SLOWER)
+        assert set(ratio.to_dict()) == {"ratio", "ratio_ci95", "ratio_deciding"}
+        assert place.ci95_ms.low <= place.time_ms <= place.ci95_ms.high
+
+
+def test_what_failed_at_its_level_fails_those_behind_it() -> None:
+    """Of two that are equally unsure neither passes: the second is judged at the first one's level."""
+    turns = range(50)
+    leader = dict.fromkeys(turns, 1.0)
+    unsure = {turn: 1.01 if turn % 3 else 0.99 for turn in turns}
+    found = rank([leader, unsure, dict(unsure)])
+    assert found.tied == (1, 2)
+    assert {place.ratio.level for place in found.places if place.ratio} == {0.995}
+
+
+COST = [(40, 900, 3), (32, 950, 7), (32, 900, 9), (32, 900, 2)]
+
+
+@pytest.mark.parametrize(
+    ("cost", "chosen"),
+    [
+        (COST, 3),  # fewest registers, then the smallest code, then the earliest
+        ([(32, 900, 3), (40, 1, 0), (40, 1, 0), (40, 1, 0)], 0),
+        ([(0, 900, 3), (0, 800, 9), (0, 801, 1), (0, 802, 2)], 1),  # a CPU's have no registers
+    ],
+)
+def test_ties_are_broken_by_cost(cost: list[tuple[int, ...]], chosen: int) -> None:
+    same = dict.fromkeys(range(50), 1.0)
+    found = rank([dict(same) for _ in cost])
+    assert (found.leader, found.tied, found.declared) == (0, (1, 2, 3), False)
+    assert found.chosen(cost) == chosen
+
+
+def test_a_tie_that_is_far_away_is_not_chosen() -> None:
+    """On a busy machine an interval may reach from half of the leader's time to eight times of it."""
+    random = np.random.default_rng(7)
+    leader = dict(enumerate(np.exp(random.normal(0, 2.0, 41)).tolist()))
+    slow = dict(enumerate((1.5 * np.exp(random.normal(0, 2.0, 41))).tolist()))
+    found = rank([slow, leader])
+    assert found.leader == 1
+    assert found.tied == (0,)
+    place = found.places[0]
+    assert place.ratio is not None
+    assert place.ratio.median > NEAR
+    assert found.near == ()
+    assert found.chosen([(0, 1, 1), (0, 1000, 2)]) == 1
+
+
+def test_one_alone_wins() -> None:
+    found = rank([{0: 1.0, 1: 1.1}])
+    assert found.declared
+    assert found.chosen([(0, 0, 0)]) == 0
+    with pytest.raises(ValueError, match="no samples"):
+        rank([{0: 1.0}, {}])
+
+
+def test_what_has_no_round_with_the_leader_is_not_called_slower() -> None:
+    found = rank([{0: 1.0, 1: 1.0}, {2: 9.0}])
+    assert found.tied == (1,)
+    assert found.near == ()
+
+
+def test_without_rounds_nobody_is_declared() -> None:
+    times = [Interval(0.99, 1.01), Interval(1.005, 1.02), Interval(1.5, 1.6)]
+    found = rank_apart(times, [1.0, 1.004, 1.55])
+    assert [place.standing for place in found.places] == [LEADER, TIED, SLOWER]
+    assert (found.tied, found.near, found.declared) == ((1,), (1,), False)
+    assert not rank_apart([times[0], times[2]], [1.0, 1.55]).declared

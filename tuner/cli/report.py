@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``coldforge report``: a study as one HTML file."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...codegen.atomic import write_text
+from ...codegen.errors import ColdforgeError, InputError
+from ...codegen.settings import load_settings
+from . import options
+from .output import print_json
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+_NEEDS = {"altair": "altair", "vl_convert": "vl-convert-python"}
+
+
+@click.command("report")
+@click.argument("study", metavar="STUDY")
+@click.option("-o", "--output", metavar="FILE", required=True, help="The HTML file to write.")
+@click.option("--from", "bundle", metavar="BUNDLE", help="Take the study from a bundle of freeze --bundle.")
+@click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")
+@options.json_option
+def command(study: str, output: str, bundle: str | None, storage: str | None, as_json: bool) -> None:
+    """Write the report of STUDY (as `show` names one) into FILE: a page that opens offline and says why the
+    winner won."""
+    _require_library()
+    path = _place(output)
+
+    from ..report.page import render_page
+    from ..report.story import tell
+    from ..storage import open_storage, storage_faults
+    from ..study import find_study
+
+    if bundle is not None and storage is not None:
+        raise InputError("--from and --storage both name where the study is; give one of them")
+    opened = _carried(bundle) if bundle else open_storage(storage, load_settings().home, create=False)
+    with storage_faults():
+        story = tell(find_study(opened, study))
+    page = render_page(story)
+    try:
+        write_text(path, page)
+    except ColdforgeError as error:
+        raise InputError(str(error)) from None
+    if as_json:
+        print_json({"file": str(path), "bytes": len(page.encode()), **story.to_dict()})
+    else:
+        click.echo(f"{path}: {len(page.encode()) / 1e6:.2f} MB, of {story.material.summary['study']}")
+
+
+def _require_library() -> None:
+    missing = [name for module, name in _NEEDS.items() if find_spec(module) is None]
+    if missing:
+        raise InputError(f"a report needs {' and '.join(missing)}: pip install 'coldforge[report]'")
+
+
+def _place(output: str) -> Path:
+    """The file to write.
+
+    Raises:
+        InputError: it cannot be one.
+    """
+    path = Path(output)
+    try:
+        if path.is_dir():
+            raise InputError(f"-o {output} is a folder; name a file")
+        if path.exists() and not path.is_file():  # a device is not to be replaced by a file
+            raise InputError(f"-o {output} is no file; name one")
+        there = next(place for place in (path.absolute().parent, *path.absolute().parents) if place.exists())
+    except (OSError, ValueError) as error:
+        raise InputError(f"-o {output!r:.200}: {getattr(error, 'strerror', None) or error}") from None
+    if not there.is_dir():
+        raise InputError(f"-o {output}: {there} is a file, not a folder")
+    return path
+
+
+def _carried(bundle: str) -> BaseStorage:
+    """A bundle's studies, in memory.
+
+    Raises:
+        InputError: the file is no bundle, or damaged.
+    """
+    from optuna.storages import InMemoryStorage
+
+    from ...codegen.freeze import read_bundle
+    from ..transfer import import_studies
+
+    storage = InMemoryStorage()
+    import_studies(storage, read_bundle(Path(bundle)).studies)
+    return storage

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who won: contestants that were timed in the same rounds, the leader, those that may be as fast, and the
+rule by which one of these is chosen.
+
+Each of the others is compared with the leader by the median of its ratios to it, round by round. It counts
+as slower when the 99% bootstrap interval of that median, corrected after Holm for the number of comparisons,
+lies above 1; else it is tied with the leader. A leader with which nobody is tied is declared the winner.
+Otherwise the tied ones are named, and among those within `NEAR` of the leader the one is chosen that needs
+the fewest registers, then the one with the smallest code, then the one tried first: on a CPU, whose compiler
+reports no registers, the smallest code decides. A tie whose ratio is further away is named and not chosen:
+that its interval is wide says little for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .intervals import Interval, MedianBootstrap, median_interval, paired, ratio_bootstrap
+
+LEVEL = 0.99
+"""Of all the intervals together that declare a winner."""
+NEAR = 1.005
+"""Ratio to the leader up to which the rule may choose a tied one."""
+RULE = "fewer registers, then smaller code, then the earlier trial"
+
+LEADER, TIED, SLOWER = "leader", "tied", "slower"
+
+Turns = Mapping[int, float]
+"""Samples in ms by round."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One contestant's time as a multiple of the leader's.
+
+    Attributes:
+        median: Of the ratios of the rounds that both have.
+        ci95: Its 95% interval.
+        level: Of the interval that decides, corrected for the number of comparisons.
+        deciding: That interval.
+        p: The level at which an interval just excludes 1, taken from 1.
+    """
+
+    median: float
+    ci95: Interval
+    level: float
+    deciding: Interval
+    p: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON."""
+        return {
+            "ratio": self.median,
+            "ratio_ci95": self.ci95.to_list(),
+            "ratio_deciding": {"level": self.level, "interval": self.deciding.to_list(), "p": self.p},
+        }
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one contestant ended.
+
+    Attributes:
+        time_ms: The median of its samples, and its 95% interval.
+        standing: `LEADER`, `TIED` or `SLOWER`.
+        ratio: To the leader; None for the leader, and for one that has no round with it.
+    """
+
+    time_ms: float
+    ci95_ms: Interval
+    standing: str
+    ratio: Ratio | None = None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All of them.
+
+    Attributes:
+        places: In the order given.
+        leader: Index of the fastest.
+        tied: Indices of those that may be as fast, the nearest first; the leader is not among them.
+        near: Those of them within `NEAR`.
+        paired: Whether they were timed in the same rounds.
+    """
+
+    places: tuple[Place, ...]
+    leader: int
+    tied: tuple[int, ...]
+    near: tuple[int, ...]
+    paired: bool = True
+
+    @property
+    def declared(self) -> bool:
+        """Whether the leader is surely the fastest."""
+        return self.paired and not self.tied
+
+    def chosen(self, cost: Sequence[tuple[int, ...]]) -> int:
+        """The index of the one to take: the leader, or the cheapest of those that are as fast for all one
+        can tell.
+
+        Args:
+            cost: For each contestant what the rule compares, in its order.
+        """
+        return min((self.leader, *self.near), key=lambda index: cost[index])
+
+
+def rank(contestants: Sequence[Turns], level: float = LEVEL) -> Ranking:
+    """Ranks contestants of `measure.in_rounds`.
+
+    Args:
+        contestants: Samples of each by round, at least one; the leader is sought among them.
+        level: See `LEVEL`.
+
+    Raises:
+        ValueError: There is no contestant, or one has no samples.
+    """
+    leader = _leader(contestants)
+    found = {i: _against(c, contestants[leader]) for i, c in enumerate(contestants) if i != leader}
+    levels, slower = _holm({i: b for i, b in found.items() if b is not None}, level)
+    places = []
+    for index, samples in enumerate(contestants):
+        values = list(samples.values())
+        bootstrap, ratio, standing = found.get(index), None, LEADER
+        if index != leader:
+            standing = SLOWER if index in slower else TIED
+        if bootstrap is not None:
+            deciding, p = bootstrap.interval(levels[index]), bootstrap.p_value(1.0)
+            ratio = Ratio(bootstrap.median, bootstrap.interval(), levels[index], deciding, p)
+        places.append(Place(float(np.median(values)), median_interval(values), standing, ratio))
+    ratios = {i: r.median for i, place in enumerate(places) if (r := place.ratio) and i not in slower}
+    unknown = [i for i, place in enumerate(places) if place.standing == TIED and place.ratio is None]
+    tied = (*sorted(ratios, key=lambda i: ratios[i]), *unknown)
+    return Ranking(tuple(places), leader, tied, tuple(i for i in tied if ratios.get(i, np.inf) <= NEAR))
+
+
+def rank_apart(times: Sequence[Interval], medians: Sequence[float]) -> Ranking:
+    """Ranks contestants that have no rounds in common: nobody is declared, and who is not slower by intervals
+    that do not meet is tied.
+
+    Args:
+        times: The interval of each one's median.
+        medians: In ms.
+    """
+    leader = min(range(len(medians)), key=lambda index: medians[index])
+    places = []
+    for index, (interval, median) in enumerate(zip(times, medians, strict=True)):
+        standing = SLOWER if interval.low > times[leader].high else TIED
+        places.append(Place(median, interval, LEADER if index == leader else standing))
+    others = [index for index in range(len(medians)) if index != leader]
+    tied = sorted((i for i in others if places[i].standing == TIED), key=lambda i: medians[i])
+    near = tuple(i for i in tied if medians[i] <= NEAR * medians[leader])
+    return Ranking(tuple(places), leader, tuple(tied), near, paired=False)
+
+
+def _leader(contestants: Sequence[Turns]) -> int:
+    """The one with the least median once what a round did to all is taken out of it."""
+    common: dict[int, list[float]] = {}
+    for samples in contestants:
+        for turn, sample in samples.items():
+            common.setdefault(turn, []).append(sample)
+    # Rounds in which some are missing say nothing of how slow a round was; nor does one's only round.
+    whole = {turn: float(np.median(s)) for turn, s in common.items() if len(s) == len(contestants)}
+    medians = []
+    for samples in contestants:
+        if not samples:
+            raise ValueError("no samples")
+        inside = [sample / whole[turn] for turn, sample in samples.items() if turn in whole]
+        medians.append(float(np.median(inside if whole else list(samples.values()))))
+    return min(range(len(contestants)), key=lambda index: medians[index])
+
+
+def _against(samples: Turns, leader: Turns) -> MedianBootstrap | None:
+    both = paired(samples, leader)
+    return ratio_bootstrap(*both) if both[0] else None
+
+
+def _holm(found: Mapping[int, MedianBootstrap], level: float) -> tuple[dict[int, float], set[int]]:
+    """The level of each comparison, and which of them say that the contestant is slower.
+
+    The surest is judged first, at 1 - (1 - level) / comparisons, the next as one of the comparisons that are
+    left, and so on until one fails; then all that are left fail, at that one's level.
+    """
+    order = sorted(found, key=lambda index: found[index].p_value(1.0))
+    levels, slower, failed = {}, set[int](), 0.0
+    for position, index in enumerate(order):
+        own = failed or 1 - (1 - level) / (len(order) - position)
+        levels[index] = own
+        if failed or found[index].p_value(1.0) >= 1 - own or found[index].median <= 1:
+            failed = own
+        else:
+            slower.add(index)
+    return levels, slower

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The finals for a person: each finalist's time with its interval, and who won, by proof or by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .ranking import LEADER, LEVEL, NEAR, SLOWER, TIED
+
+_ORDER = {LEADER: 0, TIED: 1, SLOWER: 2}
+_SIZES = {"registers": "regs", "code_bytes": "code"}
+
+
+def finals_parts(document: Mapping[str, Any]) -> list[RenderableType]:
+    """What to print of a study's finals: nothing before they are held, and of those of an older version.
+
+    Args:
+        document: As `summary.summarise` makes it.
+    """
+    rows = [row for row in document.get("finals") or () if row.get("standing")]
+    if not document.get("finals_held") or not rows:
+        return []
+    return [Text(verdict_line(document), style="bold"), _table(rows)]
+
+
+def verdict_line(document: Mapping[str, Any]) -> str:
+    """Who won, in one line."""
+    ties = len(document["ties"])
+    if document["declared"]:
+        rows = sum(row.get("standing") != "failed" for row in document["finals"])
+        if rows == 1:
+            return "finals: one config alone"
+        return f"finals: the winner is surely the fastest of {rows} ({100 * LEVEL:.0f}% intervals, corrected)"
+    if ties:
+        near = f"chosen among those within {100 * (NEAR - 1):g}%"
+        return f"finals: {ties} configs may be the fastest; {near}: {document['rule']}"
+    return "finals: the configs were not timed side by side; the fastest median was taken"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Each finalist, and how its config differs from the winner's, which stands in full elsewhere."""
+    table = Table(box=None)
+    for name in ("finalist", "ms (95%)", "of the leader's (95%)"):
+        table.add_column(name, no_wrap=True)
+    sized = [name for name in _SIZES if any((row.get("resources") or {}).get(name) for row in rows)]
+    for name in sized:
+        table.add_column(_SIZES[name], justify="right", no_wrap=True)
+    table.add_column("where it differs")
+    winner = next((row for row in rows if row.get("chosen")), None)
+    for row in sorted(rows, key=lambda row: (_ORDER.get(row["standing"], 3), row["time_ms"] or 0.0)):
+        standing = "chosen" if row is winner else row["standing"]
+        sizes = [str((row.get("resources") or {}).get(name, "-")) for name in sized]
+        cells = [Text(cell) for cell in (standing, *_figures(row), *sizes, _differs(row, winner))]
+        table.add_row(*cells, style="bold" if row is winner else "")
+    return table
+
+
+def _differs(row: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
+    if row is winner:
+        return "(the best)"
+    same = winner is not None and row["template"] == winner["template"]
+    base = winner["config"] if same and winner is not None else {}
+    changed = [f"{name}={value}" for name, value in row["config"].items() if base.get(name) != value]
+    return " ".join(changed if same else [row["template"], *changed])
+
+
+def _figures(row: Mapping[str, Any]) -> list[str]:
+    """A row's time and ratio, each with its interval."""
+    if row["time_ms"] is None or not row.get("ci95_ms"):
+        return [row["outcome"], ""]
+    time = f"{row['time_ms']:.4g} ({_interval(row['ci95_ms'], '.4g')})"
+    if row.get("ratio") is None or not row.get("ratio_ci95"):
+        return [time, "1" if row["standing"] == LEADER else ""]
+    return [time, f"{row['ratio']:.3f} ({_interval(row['ratio_ci95'], '.3f')})"]
+
+
+def _interval(ends: Sequence[float], form: str) -> str:
+    return "-".join(format(end, form) for end in ends)
