@@ -192,10 +192,15 @@ def decide(plan: Plan, study: Study, finals: Finals, trials: int) -> bool:
     names = ("ci95_ms", "energy_ci95_j", "ratio", "ratio_ci95", "ratio_deciding")
     shown = {name: rows[verdict.chosen][name] for name in names if name in rows[verdict.chosen]}
     ties = [named(finals.jobs[index]) for index in verdict.tied]
-    sure = {"declared": verdict.ranking.declared, "ties": ties, "rule": RULE if ties else ""}
+    sure = {
+        "declared": verdict.ranking.declared,
+        "ties": ties,
+        "rule": RULE if ties else "",
+        "objective": finals.objective,
+    }
     result = replace(result, details={**result.details, **shown, **sure})
     record = winner_record(plan, study.name, job, result, trials, final=True)
-    study.set_winner({**record, **sure, "objective": finals.objective}, rows)
+    study.set_winner({**record, **sure}, rows)
     return True
 
 
