@@ -7,7 +7,8 @@ torch.compile, in fp32 and with TF32 allowed (PyTorch's own default for convolut
     python benchmarks/geometries.py --only conv --only mean --dtype fp16 --prefix fp16_
     python benchmarks/geometries.py --target cpu --trials 6
 
-Each geometry leaves one JSON file in --out, and all winners one bundle (`coldforge freeze --from` takes it).
+Each geometry leaves one JSON file in --out (and what its search found in NAME.tune.json, before anything is
+compared), and all winners one bundle (`coldforge freeze --from` takes it).
 What has its file is not done again, and an interrupted search goes on where it was: so do a few with --only,
 or more of each with a larger --trials and --again. A template whose space is small is worth a run of its own
 (--template NAME --again): of all templates together the search may try few of its configs.
@@ -81,7 +82,10 @@ class Job:
         words = self.common("--trials", str(self.options.trials), "--seed", str(self.options.seed))
         if self.options.template:
             words += ["--template", self.options.template]
-        return coldforge(["tune", self.operator, *words])
+        tuned = coldforge(["tune", self.operator, *words])
+        # At once: the machine may be gone before anything is compared.
+        write_json(self.result.with_suffix(".tune.json"), {"command": this_command(), **tuned})
+        return tuned
 
     def freeze(self) -> dict[str, Any]:
         """The winner's package, built."""
@@ -230,10 +234,14 @@ def main() -> int:
     ready = [job for job in todo if "failed" not in tuned[job.name]]
     frozen = _each(ready, Job.freeze, os.cpu_count() or 1)
     ready = [job for job in ready if "failed" not in frozen[job.name]]
-    benched = _each(ready, Job.bench, 1, limited=True)
+
+    def bench(job: Job) -> dict[str, Any]:
+        found = job.bench()
+        write_json(job.result, _document(job, tuned[job.name], found))
+        return found
+
+    benched = _each(ready, bench, 1, limited=True)
     done = [job for job in ready if "failed" not in benched[job.name]]
-    for job in done:
-        write_json(job.result, _document(job, tuned[job.name], benched[job.name]))
     if done:
         operators = [job.operator for job in done]
         _each(done[:1], lambda job: _bundle(operators, job.options.out / f"{options.prefix}{BUNDLE}"), 1)

@@ -28,7 +28,7 @@ from .tools import Job
 _JUDGING_FILES = (
     *("inputs.py", "draws.py", "shapes.py", "bound.py", "floor.py", "verify.py", "checks.py"),
     *("small_checks.py", "large_check.py", "examiner.py", "figures.py", "measure.py"),
-    *("workbench.py", "devices/*.py"),
+    *("workbench.py", "beside.py", "energy.py", "devices/*.py"),
 )
 _JUDGING_MODULES = tuple(
     Path(__file__).parents[1] / name
@@ -123,9 +123,9 @@ class WorkerMeasurer:
         """See `tools.Measurer`."""
         return self._client.poll()
 
-    def finals(self, jobs: Sequence[Job]) -> list[TrialResult]:
+    def finals(self, jobs: Sequence[Job], *, energy: bool = False) -> list[TrialResult]:
         """See `tools.Measurer`."""
-        return self._client.finals([self._request(job, None) for job in jobs])
+        return self._client.finals([self._request(job, None) for job in jobs], energy=energy)
 
     def close(self) -> None:
         """Ends the worker."""

@@ -31,6 +31,8 @@ __all__ = ["WorkerClient", "WorkerDied", "time_limit_s"]
 
 START_LIMIT_S = 180.0
 PREPARE_LIMIT_S = 900.0
+MOST_ENERGY_S = 75.0
+"""What the energy readings of one finalist may take: see `energy`."""
 _NOTED_S = 0.05
 _ATTEMPTS = 2  # of what lost a worker, perhaps through no fault of its own
 
@@ -171,18 +173,23 @@ class WorkerClient:
         device of few multiprocessors, so that a block goes through many tiles."""
         return self._finish(self._judged("check", request, timeout_s))
 
-    def finals(self, requests: Sequence[TrialRequest], timeout_s: float | None = None) -> list[TrialResult]:
+    def finals(
+        self, requests: Sequence[TrialRequest], timeout_s: float | None = None, *, energy: bool = False
+    ) -> list[TrialResult]:
         """Times variants of one study in turns; one result each, in order.
 
         When the worker is lost, each is run alone instead, so that only the guilty one has a bad outcome.
+        `energy`: their energy is read too.
 
         Raises:
             InputError, ColdforgeError: As `run`.
         """
         if not requests:
             return []
-        message = {"kind": "finals", "requests": [request.to_dict() for request in requests]}
-        limit_s = sum(self._limit_s(request) for request in requests) if timeout_s is None else timeout_s
+        plain = [request.to_dict() for request in requests]
+        message = {"kind": "finals", "requests": plain, "energy": energy}
+        each_s = MOST_ENERGY_S if energy else 0.0
+        limit_s = sum(self._limit_s(r) + each_s for r in requests) if timeout_s is None else timeout_s
         try:
             self._finish(self._prepared(requests[0]))
             answer = self._finish(self._exchange(message, limit_s))
@@ -191,14 +198,16 @@ class WorkerClient:
         return [TrialResult.from_dict(result) for result in answer["results"]]
 
     def facts(self) -> dict[str, Any]:
-        """What the device is, with its ceilings under `ceilings`.
+        """What the device is, with its ceilings under `ceilings`, and what its energy is read from under
+        `energy_source` (None where nothing tells).
 
         Raises:
             InputError: This machine has no such device.
             ColdforgeError: The worker does not start.
         """
         answer = self.ask({"kind": "facts"}, START_LIMIT_S)
-        return {**answer["facts"], "ceilings": answer["ceilings"]}
+        more = {name: answer[name] for name in ("ceilings", "energy_source")}
+        return {**answer["facts"], **more}
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Sends one message and waits for its answer.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait as wait_for_any
 
 from .interrupts import Interrupts
-from .limits import DEFAULT_TRIALS, SPILL_LIMIT_BYTES
+from .limits import DEFAULT_TRIALS, SPILL_LIMIT_BYTES, TIME
 from .progress import Progress
 from .stream import Wait
 from .tools import Compiler, Measurer, NoRecord, Record
@@ -25,6 +25,7 @@ class TuneOptions:
         sampler: its name; the default one when None.
         seed: of the sampler's random draws.
         finalists: configs that are timed again at the end, the defaults not counted.
+        objective: what the finals are decided by.
         spill_limit_bytes: a config whose kernel spills more is not run; every one is when None.
     """
 
@@ -33,6 +34,7 @@ class TuneOptions:
     sampler: str | None = None
     seed: int = 0
     finalists: int = 8
+    objective: str = TIME
     spill_limit_bytes: int | None = SPILL_LIMIT_BYTES
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..codegen.compile import Artifact
 from .intervals import Interval, median_interval
+from .limits import ENERGY, TIME
 from .outcome import TrialResult
 from .plan import Plan
 from .ranking import RULE, Place, Ranking, rank, rank_apart
@@ -59,16 +60,21 @@ class Finals:
 
     Attributes:
         order: Point key -> the number of its trial, for ties.
+        objective: What decides; the figures of a verdict by `ENERGY` are joules.
     """
 
     jobs: Sequence[Job]
     results: Sequence[TrialResult]
     order: Mapping[str, int]
+    objective: str = TIME
 
     @property
     def working(self) -> list[int]:
-        """Indices of those that are still right."""
-        return [index for index, result in enumerate(self.results) if result.ok and result.time_ms]
+        """Indices of those that are still right, and have the figure that decides."""
+        right = [index for index, result in enumerate(self.results) if result.ok and result.time_ms]
+        if self.objective == TIME:
+            return right
+        return [index for index in right if self.results[index].details.get("energy_samples_j")]
 
     def verdict(self) -> Verdict | None:
         """Who won, by `ranking`'s rules; None when none works."""
@@ -76,12 +82,18 @@ class Finals:
         if not places:
             return None
         results = [self.results[index] for index in places]
+        if self.objective == ENERGY:
+            turns = [dict(enumerate(result.details["energy_samples_j"])) for result in results]
+            return self._chosen(rank(turns), places)
         # Without rounds each was timed by itself: the worker was lost in the finals.
         rounds = {result.details.get("rounds") for result in results}
         if len(rounds) == 1 and None not in rounds and all(result.samples_ms for result in results):
             ranking = rank([dict(enumerate(result.samples_ms)) for result in results])
         else:
             ranking = rank_apart([_interval(r) for r in results], [r.time_ms or 0.0 for r in results])
+        return self._chosen(ranking, places)
+
+    def _chosen(self, ranking: Ranking, places: Sequence[int]) -> Verdict:
         chosen = ranking.chosen([self._cost(index) for index in places])
         return Verdict(ranking, places, places[chosen])
 
@@ -96,6 +108,8 @@ class Finals:
         """Why there is no winner."""
         if not self.jobs:
             return "none of the best variants compiled again for the finals"
+        if self.objective == ENERGY and any(result.ok for result in self.results):
+            return "the device told no energy of the best variants in the finals"
         return f"none of the {len(self.jobs)} best variants worked in the finals: {self.results[0].reason}"
 
 
@@ -126,20 +140,28 @@ def choose_finalists(
 
 
 def hold(
-    plan: Plan, compiler: Compiler, measurer: Measurer, results: Sequence[TrialResult], count: int
+    plan: Plan,
+    compiler: Compiler,
+    measurer: Measurer,
+    results: Sequence[TrialResult],
+    count: int,
+    objective: str = TIME,
 ) -> Finals:
-    """Times the best variants of the search again; when none of them works, the next best, a few times."""
+    """Times the best variants of the search again, and reads their energy where that decides; when none of
+    them works, the next best, a few times."""
     order: dict[str, int] = {}
     for number, result in enumerate(results):
         order.setdefault(Point(result.template, result.config).key, number)
-    finals, tried = Finals([], [], order), set[str]()
+    finals, tried = Finals([], [], order, objective), set[str]()
+    energy = objective == ENERGY
     for _ in range(_ROUNDS):
         points = choose_finalists(results, plan, count, tried)
         if finals.working or not points:
             break
         tried |= {point.key for point in points}
         jobs = compiled_again(plan, compiler, points)
-        finals = Finals([*finals.jobs, *jobs], [*finals.results, *measurer.finals(jobs)], order)
+        results_again = [*finals.results, *measurer.finals(jobs, energy=energy)]
+        finals = Finals([*finals.jobs, *jobs], results_again, order, objective)
     return finals
 
 
@@ -167,10 +189,15 @@ def decide(plan: Plan, study: Study, finals: Finals, trials: int) -> bool:
         return False
     rows = [_finalist(finals, verdict, index) for index in range(len(finals.jobs))]
     job, result = finals.jobs[verdict.chosen], finals.results[verdict.chosen]
-    names = ("ci95_ms", "ratio", "ratio_ci95", "ratio_deciding")
+    names = ("ci95_ms", "energy_ci95_j", "ratio", "ratio_ci95", "ratio_deciding")
     shown = {name: rows[verdict.chosen][name] for name in names if name in rows[verdict.chosen]}
     ties = [named(finals.jobs[index]) for index in verdict.tied]
-    sure = {"declared": verdict.ranking.declared, "ties": ties, "rule": RULE if ties else ""}
+    sure = {
+        "declared": verdict.ranking.declared,
+        "ties": ties,
+        "rule": RULE if ties else "",
+        "objective": finals.objective,
+    }
     result = replace(result, details={**result.details, **shown, **sure})
     record = winner_record(plan, study.name, job, result, trials, final=True)
     study.set_winner({**record, **sure}, rows)
@@ -184,14 +211,17 @@ def named(job: Job) -> dict[str, Any]:
 
 def keep_provisional(plan: Plan, study: Study, job: Job, result: TrialResult) -> None:
     """After an interrupted search: stores the best variant so far with its search time, unless the stored
-    winner is at least as fast.
+    winner is at least as fast, or was chosen for its energy.
 
     Args:
         job: the best variant.
         result: its search result.
     """
     known = study.winner
-    if result.time_ms is not None and (known is None or result.time_ms < known["time_ms"]):
+    better = known is None or (
+        known.get("objective") != ENERGY and (result.time_ms or 0.0) < known["time_ms"]
+    )
+    if result.time_ms is not None and better:
         study.set_winner(winner_record(plan, study.name, job, result, trials=0, final=False), [])
 
 
@@ -205,6 +235,7 @@ def _finalist(finals: Finals, verdict: Verdict, index: int) -> dict[str, Any]:
         "chosen": index == verdict.chosen,
         "time_ms": result.time_ms,
         "floor_ms": result.details.get("floor_ms"),
+        "energy_j": result.details.get("energy_j"),
         "error": None if result.error is None or not math.isfinite(result.error) else result.error,
         "samples_ms": thinned(result.samples_ms),
         "details": dict(result.details),
@@ -214,4 +245,6 @@ def _finalist(finals: Finals, verdict: Verdict, index: int) -> dict[str, Any]:
     if place is None:
         return row
     row |= {"standing": place.standing, "ci95_ms": place.ci95_ms.to_list()}
+    if finals.objective == ENERGY:
+        row |= {"ci95_ms": _interval(result).to_list(), "energy_ci95_j": place.ci95_ms.to_list()}
     return row if place.ratio is None else {**row, **place.ratio.to_dict()}

@@ -66,6 +66,8 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     best, default = run["best"], run["default"]
     if best and default and default["time_ms"]:
         speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
+        if best.get("energy_j") and default.get("energy_j"):
+            speedup += f" and takes {best['energy_j'] / default['energy_j']:.2f} times its energy"
     head = Text(f"{run['status']}: {_added(run)}{speedup}", style="bold")
     parts: list[RenderableType] = [head, _facts(run), *finals_parts(run)]
     if reason := run.get("reason"):
@@ -192,8 +194,9 @@ def _entry(entry: Mapping[str, Any] | None) -> str:
 
 
 def _time(entry: Mapping[str, Any]) -> str:
-    share = fraction_of_floor(entry)
-    return f"{entry['time_ms']:.4g} ms" + ("" if share is None else f" ({100 * share:.0f}% of the floor)")
+    share, joules = fraction_of_floor(entry), entry.get("energy_j")
+    floor = "" if share is None else f" ({100 * share:.0f}% of the floor)"
+    return f"{entry['time_ms']:.4g} ms{floor}" + ("" if joules is None else f", {1e3 * joules:.4g} mJ")
 
 
 def _config(config: Mapping[str, Any]) -> str:

@@ -26,12 +26,13 @@ WINNER: Schema = {
         "template": TEXT,
         "config": Each(WORD),
         "resources": Each(INTEGER),
-        "measurement": {"time_ms": NUMBER, "floor_ms": Maybe(NUMBER), "error": Maybe(NUMBER)},
+        "measurement": {"time_ms": NUMBER, **dict.fromkeys(("floor_ms", "error", "energy_j"), Maybe(NUMBER))},
     },
     # What finals of an older version do not say: whether the winner is surely the fastest, and who ties.
     "declared": Maybe(BOOL),
     "ties": Maybe(Items({"template": TEXT, "config": Each(WORD)})),
     "rule": Maybe(TEXT),
+    "objective": Maybe(TEXT),
 }
 _TIMED: Schema = {
     "outcome": TEXT,
@@ -44,8 +45,8 @@ FINALS: Schema = Items(
         **_TIMED,
         "standing": Maybe(TEXT),
         "chosen": Maybe(BOOL),
-        "ratio": Maybe(NUMBER),
-        **dict.fromkeys(("ci95_ms", "ratio_ci95"), Maybe(Items(NUMBER))),
+        **dict.fromkeys(("ratio", "energy_j"), Maybe(NUMBER)),
+        **dict.fromkeys(("ci95_ms", "ratio_ci95", "energy_ci95_j"), Maybe(Items(NUMBER))),
         "resources": Maybe(Each(INTEGER)),
     }
 )

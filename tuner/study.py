@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ..codegen.errors import InputError, UnknownName
 from .identity import StudyInputs
+from .limits import TIME
 from .outcome import TrialOutcome, TrialResult
 from .search import Point
 from .search.feasible import TEMPLATE
@@ -108,10 +109,16 @@ class Study:
         self._study.set_user_attr(_FINALS, finals)
         self._study.set_user_attr(_WINNER, dict(winner))
 
-    def winner_is_current(self, trials: int) -> bool:
-        """Whether the winner comes from finals held when the study had this many trials."""
+    def winner_is_current(self, trials: int, objective: str | None = None) -> bool:
+        """Whether the winner comes from finals held when the study had this many trials.
+
+        Args:
+            objective: What decided them; whatever did when not given.
+        """
         winner = self.winner
-        return winner is not None and bool(winner["final"]) and winner["trials"] == trials
+        if winner is None or objective not in (None, winner.get("objective") or TIME):
+            return False
+        return bool(winner["final"]) and winner["trials"] == trials
 
     @property
     def finals(self) -> list[dict[str, Any]]:

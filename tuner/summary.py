@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .limits import TIME
 from .outcome import TrialOutcome, TrialResult
 from .stored import ABOUT, checked
 from .study import Study, finished_count, tally
 
 Entry = dict[str, Any]
+MISBEHAVED = (TrialOutcome.WRONG_RESULT, TrialOutcome.TIMEOUT, TrialOutcome.CRASH)
+MOST_MISBEHAVED = 50
+"""Of each outcome, so that a document stays short where a whole template is broken."""
 
 
 def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[str, Any]:
@@ -39,6 +43,7 @@ def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[st
         "touched": study.touched,
         "finished": finished_count(found),
         "outcomes": tally(found),
+        "misbehaved": misbehaved(found),
         "best": best_entry(study, found),
         **finals_entry(study, found),
         "searched_ms": found_ms[0].time_ms if (found_ms := ranked(found)) else None,
@@ -63,7 +68,8 @@ def best_entry(study: Study, results: list[TrialResult]) -> Entry | None:
 def finals_entry(study: Study, results: list[TrialResult]) -> Entry:
     """The finals as they stand in the study: ``finals_held`` (whether with all of its trials), ``finals``
     (rows; see `finals.decide`), ``declared`` (whether the winner is surely the fastest; null: nobody asked),
-    ``ties`` (those that may be as fast, the leader first) and the ``rule`` that chose among these.
+    ``ties`` (those that may be as fast, the leader first) and the ``rule`` that chose among these, and the
+    ``objective`` that decided them ("time" or "energy").
     """
     held = study.winner_is_current(len(results))
     winner = study.winner if held else None
@@ -73,6 +79,7 @@ def finals_entry(study: Study, results: list[TrialResult]) -> Entry:
         "declared": None if winner is None else winner.get("declared"),
         "ties": (winner or {}).get("ties") or [],
         "rule": (winner or {}).get("rule") or "",
+        "objective": (winner or {}).get("objective") or TIME,
     }
 
 
@@ -110,6 +117,29 @@ def failures(results: list[TrialResult]) -> dict[str, tuple[int, str]]:
     return found
 
 
+def misbehaved(results: list[TrialResult]) -> list[Entry]:
+    """Which variants compiled and ran but were wrong, hung or crashed, with the reason of each: often only a
+    machine that is gone by then shows it again.
+
+    Returns:
+        At most MOST_MISBEHAVED of each outcome, in the order of the trials.
+    """
+    found = []
+    for outcome in MISBEHAVED:
+        those = [result for result in results if result.outcome is outcome]
+        found += [
+            {
+                "outcome": outcome.value,
+                "template": result.template,
+                "config": dict(result.config),
+                "reason": result.reason,
+                "code_digest": result.code_digest,
+            }
+            for result in those[:MOST_MISBEHAVED]
+        ]
+    return found
+
+
 def fraction_of_floor(entry: Mapping[str, Any] | None) -> float | None:
     """floor / time, at most about 1; None where either is unknown."""
     if not entry or not entry.get("time_ms") or not entry.get("floor_ms"):
@@ -122,7 +152,10 @@ def _same(finalist: Mapping[str, Any], result: TrialResult) -> bool:
 
 
 def _entry(data: Mapping[str, Any]) -> Entry:
-    return {name: data.get(name) for name in ("config", "template", "time_ms", "floor_ms", "error")}
+    """With ``energy_j`` where it was read."""
+    energy = {} if data.get("energy_j") is None else {"energy_j": data["energy_j"]}
+    plain = ("config", "template", "time_ms", "floor_ms", "error")
+    return {**{name: data.get(name) for name in plain}, **energy}
 
 
 def entry_of(result: TrialResult) -> Entry:

@@ -106,8 +106,12 @@ class Measurer(Waited, Protocol):
         """
         ...
 
-    def finals(self, jobs: Sequence[Job]) -> list[TrialResult]:
-        """Waits: times the points again, interleaved, and answers one result for each, in order."""
+    def finals(self, jobs: Sequence[Job], *, energy: bool = False) -> list[TrialResult]:
+        """Waits: times the points again, interleaved, and answers one result for each, in order.
+
+        Args:
+            energy: whether their energy is read too, in as many rounds as decide by it.
+        """
         ...
 
 

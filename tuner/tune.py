@@ -354,14 +354,15 @@ class Tuner:
             self._provisional = (flight.job, stored)
 
     def _finals(self) -> bool:
-        """Times the best again and stores the winner, unless it is that of finals with these very trials;
-        whether there is one."""
+        """Times the best again and stores the winner, unless it is that of finals with these very trials,
+        decided by the same objective; whether there is one."""
         self._catch_up()
-        results = self._standing.results
-        if self.study.winner_is_current(len(results)):
+        results, options = self._standing.results, self.options
+        if self.study.winner_is_current(len(results), options.objective):
             return True
         self._show("finals")
-        finals = hold(self.plan, self._tools.compiler, self._tools.measurer, results, self.options.finalists)
+        how = (options.finalists, options.objective)
+        finals = hold(self.plan, self._tools.compiler, self._tools.measurer, results, *how)
         with self._guard.shielded():
             decided = decide(self.plan, self.study, finals, len(results))
         if not decided:

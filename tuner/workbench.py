@@ -23,7 +23,7 @@ from .bound import judge
 from .devices.base import Call, Device, LaunchRefused
 from .examiner import Examiner
 from .figures import CERTAIN, summed
-from .floor import Ceilings, Floor, ceilings_of, floor_of, impossible, raised, store
+from .floor import Ceilings, Floor, ceilings_of, floor_of, impossible, probed, raised, store
 from .inputs import draw
 from .measure import INPUT_SETS, Timing, in_rounds, time_variant, warm_ms
 from .outcome import TrialOutcome, TrialResult
@@ -164,6 +164,12 @@ class Workbench:
                 self._ceilings = ceilings_of(self.device, self._home)
         return self._ceilings
 
+    @property
+    def probe(self) -> Ceilings:
+        """What a probe measured on the device, whether or not a table has its ceilings; kept with records."""
+        with self.quiet():
+            return probed(self.device, self._home)
+
     def study(self, request: TrialRequest) -> Study:
         """The checks and timed inputs for a request, built when they are not those at hand.
 
@@ -218,8 +224,7 @@ class Workbench:
             with phases("after"):
                 after = judge_timed(study) or variant.verify(study, after_timing=True).reason
             if after:
-                for one in study.timed:
-                    one.renew(study.problem)
+                _renew(study)
                 return _wrong(verdict, f"after timing, {after}")
             details = {"given_up": timing.given_up, **warm, "device_state": state}
             return self._timed(study, verdict, timing, details)
@@ -290,6 +295,7 @@ class Workbench:
                     results[index] = self._timed(study, verdict, Timing(tuple(turns.values())), details)
                 else:
                     results[index] = _wrong(verdict, f"after timing, {again.reason}")
+                    _renew(study)
         return [_signed(results[index], request) for index, request in enumerate(requests)]
 
     def _timed(self, study: Study, verdict: Verdict, timing: Timing, details: dict[str, Any]) -> TrialResult:
@@ -317,6 +323,12 @@ class Workbench:
     def _doubt(self, timing: Timing, study: Study) -> str:
         cold = self.device.cold_headline
         return impossible(timing.time_ms, study.problem, self.ceilings, study.precision, cold=cold)
+
+
+def _renew(study: Study) -> None:
+    """The timed inputs as they were."""
+    for one in study.timed:
+        one.renew(study.problem)
 
 
 def judge_timed(study: Study) -> str:

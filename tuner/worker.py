@@ -6,9 +6,9 @@ nothing but the worker with it. Every message is a dict with a `kind`; every ans
 
     {"kind": "prepare", "request"}            -> {"kind": "done"}
     {"kind": "trial", "request"}              -> {"kind": "result", "result"}
-    {"kind": "finals", "requests"}            -> {"kind": "results", "results"}
+    {"kind": "finals", "requests", "energy"}  -> {"kind": "results", "results"}
     {"kind": "check", "request"}              -> {"kind": "result", "result"}     verified, not timed
-    {"kind": "facts"}                         -> {"kind": "facts", "facts", "ceilings"}
+    {"kind": "facts"}                         -> {"kind": "facts", "facts", "ceilings", "energy_source"}
     {"kind": "bench", ...}                    -> {"kind": "bench", ...}     see bench.py
     {"kind": "stop"}                          -> the process ends
 
@@ -171,10 +171,12 @@ def _trial(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finals(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    from .energy import ROUNDS
     from .request import TrialRequest
 
     requests = [TrialRequest.from_dict(request) for request in message["requests"]]
-    return {"kind": "results", "results": [result.to_dict() for result in workbench.finals(requests)]}
+    results = workbench.finals(requests, energy_rounds=ROUNDS if message["energy"] else 0)
+    return {"kind": "results", "results": [result.to_dict() for result in results]}
 
 
 def _check(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +186,9 @@ def _check(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _facts(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": "facts", "facts": workbench.device.facts(), "ceilings": workbench.ceilings.to_dict()}
+    device, meter = workbench.device, workbench.device.meter()
+    more = {"ceilings": workbench.ceilings.to_dict(), "energy_source": meter.source if meter else None}
+    return {"kind": "facts", "facts": device.facts(), **more}
 
 
 def _bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -215,6 +215,21 @@ def test_several_workloads_make_one_study_each(home: Path) -> None:
     assert all(run["status"] == "ok" for run in runs)
 
 
+def test_a_device_that_tells_no_energy_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from coldforge.tuner.cli import run
+    from coldforge.tuner.devices.meters import cpu_meter
+
+    if cpu_meter() is not None:
+        pytest.skip("this machine tells its energy")
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path / "home"))
+    assert run(["tune", OP, "--target", "cpu", "--objective", "energy", "--trials", "1"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--objective energy: " in line
+    assert "tells no energy" in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -230,7 +245,7 @@ def test_several_workloads_make_one_study_each(home: Path) -> None:
         ([OP, "--precision", "fp8"], "unknown precision"),
         ([OP, "--devices", "0,1"], "--devices 0,1: one device a run"),
         ([OP, "--warm-start", "auto"], "--warm-start auto: not available"),
-        ([OP, "--objective", "energy"], "--objective energy: not available"),
+        ([OP, "--objective", "speed"], "'speed' is not one of 'time', 'energy'"),
         ([OP, "--storage", "nonsense"], "storage URL 'nonsense' is malformed"),
         ([OP, "--shape", "N=x"], "expected NAME=INTEGER"),
         ([OP, "--seed", "-1"], "--seed"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import KernelSource
 from coldforge.codegen.space_file import load_space
 from coldforge.codegen.target import Target
+from coldforge.tuner.energy import ROUNDS as ENERGY_ROUNDS
 from coldforge.tuner.equipment import Equipment, TuneOptions
 from coldforge.tuner.interrupts import Interrupts
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
@@ -165,6 +167,8 @@ class PretendWorker:
         self.samples_ms: Callable[[float, int], float] = lambda time_ms, turn: time_ms
         self.measured: list[str] = []
         self.finalists: list[str] = []
+        self.energy_asked: list[bool] = []
+        self.energy_j: Callable[[Job], float | None] = lambda job: None
         self._under_way: tuple[float, Job] | None = None
 
     waitables: Sequence[Any] = ()
@@ -194,10 +198,13 @@ class PretendWorker:
         details = {"floor_ms": 0.5, "phase_s": {"verify": 0.25, "time": 0.5}}
         return TrialResult(outcome, time_ms=self.time_ms(job), error=1e-7, seconds=0.1, details=details)
 
-    def finals(self, jobs: Sequence[Job]) -> list[TrialResult]:
+    def finals(self, jobs: Sequence[Job], *, energy: bool = False) -> list[TrialResult]:
         self.finalists += [job.point.key for job in jobs]
+        self.energy_asked.append(energy)
         return [
-            self._final(job) if self.works_again(job) else TrialResult(TrialOutcome.CRASH, "pretended crash")
+            self._metered(job, self._final(job), energy)
+            if self.works_again(job)
+            else TrialResult(TrialOutcome.CRASH, "pretended crash")
             for job in jobs
         ]
 
@@ -207,6 +214,14 @@ class PretendWorker:
         details = {"floor_ms": 0.5, "rounds": ROUNDS}
         time_ms = statistics.median(samples)
         return TrialResult(TrialOutcome.OK, "", time_ms, samples, error=1e-7, details=details)
+
+    def _metered(self, job: Job, result: TrialResult, energy: bool) -> TrialResult:
+        joules = self.energy_j(job) if energy else None
+        if joules is None:
+            return result
+        readings = [joules * (1 + 0.001 * (turn % 3)) for turn in range(ENERGY_ROUNDS)]
+        figures = {"energy_j": statistics.median(readings), "energy_samples_j": readings}
+        return replace(result, details={**result.details, **figures})
 
     def close(self) -> None:
         pass

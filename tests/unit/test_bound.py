@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from coldforge.codegen.catalogue import Catalogue, catalogue
+from coldforge.codegen.dtypes import PRECISIONS
 from coldforge.codegen.problem import Problem, make_problem
 from coldforge.codegen.steps import EpilogueStep
 from coldforge.templates.reductions import REDUCTIONS
-from coldforge.tuner.bound import expect, judge, moved_by, samples_apart
+from coldforge.tuner.bound import CONSTANTS, expect, judge, moved_by, samples_apart
 from coldforge.tuner.inputs import Tensors, draw, ragged_kinds
 from coldforge.tuner.shapes import ragged_problems
 from own_family import NAME, write_family
@@ -171,6 +172,12 @@ def test_fp32_pytorch_is_within_the_bound(operator: str, shape: dict[str, int]) 
             expected = expect(small, drawn, small.scalars, "fp32")
             worst = max(worst, judge(small.reference(drawn), expected).ratio)
     assert 0.01 < worst < 0.9
+
+
+def test_bounds_are_a_few_roundings() -> None:
+    """One constant a class, of which none may hide a wrong kernel."""
+    assert set(CONSTANTS) == set(PRECISIONS)
+    assert all(1 <= constant <= 8 for constant in CONSTANTS.values())
 
 
 def test_the_bound_of_a_mean_does_not_grow_with_the_plane() -> None:

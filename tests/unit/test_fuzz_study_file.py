@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,7 @@ from coldforge.tuner import study as studies
 from coldforge.tuner.cli import tune
 from coldforge.tuner.identity import StudyInputs
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
+from coldforge.tuner.report import declared, page
 from coldforge.tuner.search import FeasibleSet
 from coldforge.tuner.winners import winner_to_dict
 from fuzz import Ended, accepted_or_refused, changed, hostile_values, one_line, paths_of, profile
@@ -31,6 +33,7 @@ from optuna.storages import InMemoryStorage
 
 OPERATOR = "conv2d_divide_leaky_relu"
 STUDY = "conv2d_divide"  # a prefix of the one study's name
+DECLARED = catalogue()
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +274,11 @@ def test_an_attribute_changed(
         patch.setattr(storage, "open_storage", lambda *arguments, **named: memory)
         for arguments in (("show",), ("show", STUDY), ("show", OPERATOR, "--json")):
             accepted_or_refused(*arguments, codes=(0, 1, 2))
+        # Of a report everything but the drawing, which takes a second each.
+        patch.setattr(page, "_charts", lambda story: defaultdict(list))
+        patch.setattr(page, "_library", str)
+        patch.setattr(declared, "catalogue", lambda *roots: DECLARED)
+        accepted_or_refused("report", STUDY, "-o", str(tmp_path / "out.html"), codes=(0, 1, 2))
         accepted_or_refused("freeze", "--bundle", str(tmp_path / "out.zip"), codes=(0, 1, 2))
 
 

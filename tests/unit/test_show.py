@@ -136,6 +136,10 @@ def test_summary(study: Study) -> None:
     assert fraction_of_floor(summary["best"]) == pytest.approx(0.5 / 1.7)
     assert fraction_of_floor(None) is None
     assert failures(study.results()) == {"wrong_result": (2, "[normal] inputs: off by 3 bounds")}
+    wrong = summary["misbehaved"]
+    assert [row["config"] for row in wrong] == [dict(FEASIBLE.points[i].config) for i in (3, 5)]
+    assert {row["outcome"] for row in wrong} == {"wrong_result"}
+    assert wrong[1]["reason"] == "[normal] inputs: off by 5 bounds"
 
 
 def test_show_json(study: Study, capsys: pytest.CaptureFixture[str]) -> None:

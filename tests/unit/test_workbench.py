@@ -254,6 +254,26 @@ def test_wrong_results_are_told(name: str, bench: Workbench, device: Bench) -> N
     assert bench.trial(request()).ok  # nothing of it is left, in the timed inputs neither
 
 
+def test_a_finalist_that_goes_wrong_once_timed_is_told_and_spoils_nothing(
+    bench: Workbench, device: Bench
+) -> None:
+    """Right in the checks before, and from then on wrong: in its output, and in the inputs that all share."""
+
+    def spoil(tensors: list[Any]) -> None:
+        tensors[0].add_(1.0)
+        tensors[3].add_(1.0)
+
+    device.kernel = _from(5, spoil)
+    (result,) = bench.finals([request()])
+    assert result.outcome is TrialOutcome.WRONG_RESULT
+    assert result.reason.startswith("after timing, ")
+    assert result.time_ms is None
+    device.__init__()
+    (result,) = bench.finals([request()])
+    assert result.ok, result.reason
+    assert bench.trial(request()).ok  # whose timed outputs are judged
+
+
 def test_a_launch_is_evaluated_once_a_shape(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.trial(request())
     seen: list[Any] = []

@@ -57,7 +57,10 @@ def command(study: str, output: str, bundle: str | None, storage: str | None, as
 def _require_library() -> None:
     missing = [name for module, name in _NEEDS.items() if find_spec(module) is None]
     if missing:
-        raise InputError(f"a report needs {' and '.join(missing)}: pip install 'coldforge[report]'")
+        raise InputError(
+            f"a report needs the extra `report`, and {' and '.join(missing)} is not installed: "
+            f"pip install {' '.join(missing)}"
+        )
 
 
 def _place(output: str) -> Path:

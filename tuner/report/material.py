@@ -6,6 +6,7 @@ Everything comes out of storage, so that a study of another machine's device rea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +43,27 @@ class Axis:
     def texts(self) -> list[str]:
         """The values as they are shown."""
         return [str(value) for value in self.values]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of the problem on its device, as the study recorded it.
+
+    Attributes:
+        time_ms: the larger of the next two; 0 where none was recorded.
+        memory_ms: of the bytes that must move; 0 where they may stay in the cache.
+        arithmetic_ms: of the operations, on the fastest unit that the error class admits.
+        fma_ms: of the operations on the fp32 units alone.
+        limit: ``memory`` or ``arithmetic``, whichever sets it.
+        cache_resident: whether the tensors fit the cache.
+    """
+
+    time_ms: float = 0.0
+    memory_ms: float = 0.0
+    arithmetic_ms: float = 0.0
+    fma_ms: float = 0.0
+    limit: str = ""
+    cache_resident: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,13 +155,12 @@ class Material:
         return next((r for r in self.timed if best and _is(best, r)), None)
 
     @cached_property
-    def floor(self) -> Mapping[str, Any]:
-        """The floor that the winner was measured against, or the last one; empty when none was stored."""
+    def floor(self) -> Floor:
+        """The floor that the winner was measured against, or else the last one; an empty one when none was
+        stored."""
         entries = [self.winner.measurement] if self.winner and self.is_final else []
-        for details in (*entries, *(r.details for r in reversed(self.timed))):
-            if isinstance(floor := details.get("floor"), Mapping) and _numbers(floor, "time_ms"):
-                return floor
-        return {}
+        found = (_floor(d.get("floor")) for d in (*entries, *(r.details for r in reversed(self.timed))))
+        return next((floor for floor in found if floor.time_ms), Floor())
 
     @property
     def floor_share(self) -> float | None:
@@ -170,8 +191,18 @@ def _order(value: Value) -> tuple[bool, Any]:
     return (isinstance(value, str), value)
 
 
-def _numbers(mapping: Mapping[str, Any], *names: str) -> bool:
-    return all(isinstance(mapping.get(name), int | float) for name in names)
+def _floor(stored: Any) -> Floor:
+    """What a trial's details say of its floor; they may say anything."""
+    if not isinstance(stored, Mapping):
+        return Floor()
+    names = ("time_ms", "memory_ms", "arithmetic_ms", "fma_ms")
+    times = [stored.get(name) for name in names]
+    if not all(isinstance(t, int | float) and math.isfinite(t) and t >= 0 for t in times):
+        return Floor()
+    limit = stored.get("limit")
+    known = limit if limit in ("memory", "arithmetic") else ""
+    figures = dict(zip(names, (float(t or 0.0) for t in times), strict=True))
+    return Floor(**figures, limit=known, cache_resident=stored.get("cache_resident") is True)
 
 
 def read_material(study: Study) -> Material:

@@ -45,16 +45,15 @@ def occupancy_of(
     Returns:
         None where a figure is missing, or a block does not fit at all.
     """
-    threads, registers = launch.get("block"), resources.get("registers")
-    sm = attributes.get("sm")
-    names = ("max_threads_per_sm", "registers_per_sm", "shared_bytes_per_sm")
-    most = [attributes.get(name) for name in names]
-    if not threads or not registers or sm not in _BLOCKS or not all(isinstance(m, int) for m in most):
+    names = ("sm", "max_threads_per_sm", "registers_per_sm", "shared_bytes_per_sm")
+    figures = [launch.get("block"), resources.get("registers"), *(attributes.get(name) for name in names)]
+    if not all(isinstance(figure, int) and figure > 0 for figure in figures) or figures[2] not in _BLOCKS:
         return None
-    threads_per_sm, registers_per_sm, shared_per_sm = (int(m) for m in most if m is not None)
+    threads, registers, sm, threads_per_sm, registers_per_sm, shared_per_sm = (int(f or 0) for f in figures)
     warps = _up(threads, _WARP) // _WARP
     by_registers = _down(registers_per_sm // _up(registers * _WARP, _REGISTER_UNIT), _WARP_UNIT) // warps
-    shared = int(resources.get("shared_bytes", 0)) + int(launch.get("shared_bytes") or 0) + _SHARED_SYSTEM
+    dynamic = launch.get("shared_bytes")
+    shared = resources.get("shared_bytes", 0) + (dynamic if isinstance(dynamic, int) else 0) + _SHARED_SYSTEM
     limits = {
         "registers": by_registers,
         "shared memory": shared_per_sm // _up(shared, _SHARED_UNIT),

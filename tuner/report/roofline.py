@@ -60,8 +60,8 @@ def roofline_of(material: Material, declared: Declared) -> Roofline:
     if declared.flops is None or not declared.bytes_moved:
         return Roofline(reason="The operator's declaration counts no arithmetic.")
     floor = material.floor
-    memory, arithmetic, fma = (floor.get(name) or 0.0 for name in ("memory_ms", "arithmetic_ms", "fma_ms"))
-    if not floor or not (memory or arithmetic):
+    memory, arithmetic, fma = floor.memory_ms, floor.arithmetic_ms, floor.fma_ms
+    if not (memory or arithmetic):
         return Roofline(reason="This study recorded no ceilings of its device.")
     flops, moved = declared.flops, declared.bytes_moved
     rates = []

@@ -22,6 +22,8 @@ _MEANING = {
     TrialOutcome.CRASH: "took their process with them",
 }
 _HALF, _MOST_NAMED = 0.5, 3
+_BUSY = 1.5
+"""Finals that take this many times what the search saw were disturbed."""
 
 
 def meaning(outcome: str) -> str:
@@ -77,7 +79,15 @@ def _time(material: Material, verdict: Verdict) -> Iterator[str]:
     span = ""
     if winner and winner.low_ms is not None and winner.high_ms is not None:
         span = f" (95% interval {interval_text(winner.low_ms, winner.high_ms)})"
+    if verdict.level:
+        of = f"one of {len(verdict.level) + 1} that may be the fastest of {right} right configs"
     yield f"The winner takes {ms(best['time_ms'])}{span}: {of}{tried_text}."
+    searched = material.summary["searched_ms"]
+    if searched and best["time_ms"] >= _BUSY * searched:
+        yield (
+            f"The search saw {ms(searched)}: the machine was busy while the finals were held, so that these "
+            "times and ratios say little."
+        )
 
 
 def _against_default(material: Material, verdict: Verdict) -> Iterator[str]:
@@ -102,8 +112,10 @@ def _against_default(material: Material, verdict: Verdict) -> Iterator[str]:
         else f"it comes from the template {best['template']}, the default from {default['template']}"
     )
     level = any(f.role == "default" and f.config == default["config"] for f in verdict.level)
-    doubt = ", though the two may be equally fast" if level else ""
-    yield f"It is {times(ratio)} as fast as the default config, {ms(default['time_ms'])}{doubt}; {how}."
+    alike = 0.995 <= ratio < 1.005
+    doubt = ", though the two may be equally fast" if level and not alike else ""
+    fast = "as fast" if alike else f"{times(ratio)} as fast"
+    yield f"It is {fast} as the default config, {ms(default['time_ms'])}{doubt}; {how}."
 
 
 def _against_runner_up(material: Material, verdict: Verdict) -> Iterator[str]:
@@ -135,14 +147,14 @@ def _against_runner_up(material: Material, verdict: Verdict) -> Iterator[str]:
 
 def _bound(material: Material) -> Iterator[str]:
     floor, share, best = material.floor, material.floor_share, material.best
-    if share is None or best is None or not floor:
+    if share is None or best is None or not floor.time_ms:
         return
-    limit = str(floor.get("limit", ""))
+    limit = floor.limit
     why = {
         "memory": "moving the tensors once takes longer than the arithmetic",
         "arithmetic": "the arithmetic takes longer than moving the tensors once",
-    }.get(limit, "")
-    if floor.get("cache_resident") and limit == "arithmetic":
+    }.get(limit, "nothing is said of what sets it")
+    if floor.cache_resident and limit == "arithmetic":
         why = "the tensors fit the cache, so that only the arithmetic counts"
     if material.floor_was_raised:
         yield (

@@ -52,7 +52,9 @@ class Finalist:
             return f"failed: {self.reason}"
         words = _WORDS.get(self.place, "")
         if self.role == "winner":
-            return "the winner" + (f", {words}" if words in ("the fastest", "may be as fast") else "")
+            return {"leader": "the winner, the fastest", "tied": "the winner, by the rule"}.get(
+                self.place, "the winner"
+            )
         return words
 
 
@@ -108,7 +110,7 @@ def _finalist(material: Material, entry: Mapping[str, Any], best: Mapping[str, A
     low, high = _pair(figures.get("ci95_ms"))
     config, template = entry["config"], entry["template"]
     is_winner = config == best["config"] and template == best["template"]
-    ok = entry["outcome"] == "ok" and bool(entry["time_ms"])
+    ok = entry["outcome"] == "ok" and bool(entry.get("time_ms"))
     found = Finalist(
         config=config,
         template=template,
@@ -129,7 +131,7 @@ def _finalist(material: Material, entry: Mapping[str, Any], best: Mapping[str, A
 def _placed(found: Finalist, figures: Mapping[str, Any]) -> Finalist:
     low, high = _pair(figures.get("ratio_ci95"))
     ratio, place = figures.get("ratio"), figures.get("standing")
-    if place not in _WORDS:
+    if not isinstance(place, str) or place not in _WORDS:
         place = "" if low is None or high is None else "tied" if low <= 1.0 <= high else "slower"
         place = "leader" if (low, high) == (1.0, 1.0) else place
     if place == "leader":
