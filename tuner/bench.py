@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..codegen.errors import InputError
+from ..codegen.errors import ColdforgeError, InputError
 from ..codegen.settings import Settings
 from ..codegen.target import Target
 from .client import WorkerClient
@@ -116,6 +116,7 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
     timed = dict(zip(running, samples, strict=True))
     for index, values in timed.items():
         rows[index] |= {**_times(list(values.values())), **beside[running.index(index)]}
+    _refuse_impossible(rows, timed, problem, workbench)
     return {
         "status": "ok" if rows[0]["bound_ratio"] <= 1 else "wrong",
         "rows": rows,
@@ -161,6 +162,27 @@ def _times(values: list[float]) -> dict[str, Any]:
     return {"time_ms": found.median, "ci95_ms": found.interval().to_list(), "rounds": len(values)}
 
 
+def _refuse_impossible(
+    rows: Sequence[dict[str, Any]], timed: dict[int, Any], problem: Problem, workbench: Workbench
+) -> None:
+    """Puts a reason in the place of times that cannot be true, as a search does; yardsticks may do less.
+
+    Raises:
+        ColdforgeError: The frozen kernel's is one.
+    """
+    from .floor import impossible
+
+    cold = workbench.device.cold_headline
+    for index in [index for index in timed if rows[index]["answers"]]:
+        row = rows[index]
+        doubt = impossible(row["time_ms"], problem, workbench.ceilings, row["precision"], cold=cold)
+        if doubt and not index:
+            raise ColdforgeError(f"the frozen kernel: {doubt}")
+        if doubt:
+            row |= {"time_ms": None, "ci95_ms": None, "reason": doubt}
+            del timed[index]
+
+
 def _speedups(names: list[str], timed: Mapping[int, Mapping[int, float]]) -> dict[str, Any]:
     """How many times the frozen kernel's time each peer takes: the median over the rounds, and its interval.
 
@@ -188,5 +210,7 @@ def _record(workbench: Workbench, problem: Problem, precision: str) -> dict[str,
         "floor_ms": floor.time_ms,
         "floor": floor.to_dict(),
         "cold": device.cold_headline,
+        "ceilings": workbench.ceilings.to_dict(),
+        "probe": workbench.probe.to_dict(),
         "device_record": device.facts(),
     }

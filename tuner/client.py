@@ -198,15 +198,15 @@ class WorkerClient:
         return [TrialResult.from_dict(result) for result in answer["results"]]
 
     def facts(self) -> dict[str, Any]:
-        """What the device is, with its ceilings under `ceilings`, and what its energy is read from under
-        `energy_source` (None where nothing tells).
+        """What the device is, with its ceilings under `ceilings`, what was measured of them under `probe`,
+        and what its energy is read from under `energy_source` (None where nothing tells).
 
         Raises:
             InputError: This machine has no such device.
             ColdforgeError: The worker does not start.
         """
         answer = self.ask({"kind": "facts"}, START_LIMIT_S)
-        more = {name: answer[name] for name in ("ceilings", "energy_source")}
+        more = {name: answer[name] for name in ("ceilings", "probe", "energy_source")}
         return {**answer["facts"], **more}
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:

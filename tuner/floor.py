@@ -12,21 +12,33 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..codegen.atomic import write_text
-from ..codegen.plain import INTEGER, NUMBER, TEXT, Each, fault, parse_json
+from ..codegen.plain import INTEGER, NUMBER, TEXT, Each, Maybe, fault, parse_json
 
 if TYPE_CHECKING:
     from ..codegen.problem import Problem
-    from .devices.base import Device
+    from .devices.base import Call, Device
 
 IMPOSSIBLE = 0.95
 """A cold time below this share of the least possible is refused."""
 
 
-_STORED = {"read": NUMBER, "write": NUMBER, "flops": Each(NUMBER), "cache_bytes": INTEGER, "source": TEXT}
+_STORED = {
+    **dict.fromkeys(("read", "write"), NUMBER),
+    "copy": Maybe(NUMBER),
+    "flops": Each(NUMBER),
+    "cache_bytes": INTEGER,
+    "source": TEXT,
+}
+PROBE_BYTES = 64 << 20, 1 << 30
+"""Limits on the buffers that a probe streams; between them, PROBE_CACHES times the last cache."""
+PROBE_CACHES = {"cuda": 16, "cpu": 4}
+SIDES = {"cuda": 4096, "cpu": 1024}
+"""Of the matrices that a probe multiplies."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,8 @@ class Ceilings:
     """What a device can do at best.
 
     Attributes:
-        read, write: Bytes a second.
+        read, write: Bytes a second, when nothing else is done.
+        copy: Bytes a second read and written, half of each; 0 where it is not known.
         flops: Operations a second by unit: fma (fp32), tf32 and fp16 (matrix units).
         cache_bytes: The last cache; 0 where it is not known.
         source: 'table' or 'probe'. A probe's arithmetic rates are what a library reaches, not what the unit
@@ -46,12 +59,14 @@ class Ceilings:
     flops: Mapping[str, float] = field(default_factory=dict)
     cache_bytes: int = 0
     source: str = "table"
+    copy: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
         return {
             "read": self.read,
             "write": self.write,
+            "copy": self.copy,
             "flops": dict(self.flops),
             "cache_bytes": self.cache_bytes,
             "source": self.source,
@@ -68,7 +83,8 @@ class Ceilings:
         if wrong or not min(data["read"], data["write"], *data["flops"].values(), 1) > 0:
             raise ValueError(wrong or "a rate is not positive")
         flops = {str(name): float(rate) for name, rate in data["flops"].items()}
-        return cls(data["read"], data["write"], flops, data["cache_bytes"], data["source"])
+        rates = data["read"], data["write"], flops
+        return cls(*rates, data["cache_bytes"], data["source"], data.get("copy") or 0.0)
 
 
 @dataclass(frozen=True)
@@ -99,12 +115,13 @@ class Floor:
         return {**vars(self), "limit": self.limit}
 
 
-# Measured: streaming writes, and reads by the fastest kernel seen (1,074 MB summed in 0.2387 ms, its launches
-# included: 4.50e12; `torch.sum` reaches 4.34e12; the pins carry 4.8e12). Arithmetic: the vendor's dense peak
-# rates, as nothing may pass for faster.
+# Measured: copies, streaming writes, and reads by the fastest kernel seen (1,074 MB summed in 0.2387 ms, its
+# launches included: 4.50e12; `torch.sum` reaches 4.34e12; the pins carry 4.8e12). Arithmetic: the vendor's
+# dense peak rates, as nothing may pass for faster.
 _TABLE = {
     "NVIDIA H200": Ceilings(
-        4.55e12, 4.67e12, {"fma": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}, 60 * 2**20, "table"
+        *(4.55e12, 4.67e12, {"fma": 66.9e12, "tf32": 494.7e12, "fp16": 989.4e12}),
+        *(60 * 2**20, "table", 4.27e12),
     ),
 }
 
@@ -158,9 +175,13 @@ def impossible(time_ms: float, problem: Problem, ceilings: Ceilings, precision: 
 
 
 def ceilings_of(device: Device, home: Path) -> Ceilings:
-    """The device's ceilings: from the table, else from the stored probe, else probed now and stored."""
-    if device.target.device in _TABLE:
-        return _TABLE[device.target.device]
+    """The device's ceilings: from the table, else what a probe measured."""
+    return _TABLE.get(device.target.device) or probed(device, home)
+
+
+def probed(device: Device, home: Path) -> Ceilings:
+    """What PyTorch's own kernels reach on the device: the stored probe, else it is probed now and stored. Of
+    a device that the table knows this is for the record alone."""
     try:
         return Ceilings.from_dict(parse_json(_record(device, home).read_bytes()))
     except (OSError, ValueError):
@@ -197,28 +218,47 @@ def raised(ceilings: Ceilings, floor: Floor, time_ms: float) -> Ceilings:
 
 def probe(device: Device) -> Ceilings:
     """Measures the ceilings in a second or so with PyTorch's own kernels, by the fastest sample of each."""
-    import torch
-
-    on = device.torch_device
+    device.settle()
     attributes = device.target.attributes
     cache = attributes.get("l2_bytes", attributes.get("llc_bytes", 0))
-    count = min(max(4 * cache, 64 << 20), 512 << 20) // 4
-    source, target = torch.ones(count, device=on), torch.empty(count, device=on)
-
-    def best_ms(call: Any) -> float:
-        device.sample_ms([call], 1, cold=False)
-        return min(device.sample_ms([call], 9, cold=False))
-
+    least, most = PROBE_BYTES
+    count = min(max(PROBE_CACHES[device.kind] * cache, least), most) // 4
+    read, write, copy = _streams(device, count)
     # The faster of a pure and a mixed stream: a ceiling must not be under what some kernel can reach.
-    copy = 2 * 4e3 * count / best_ms(lambda: target.copy_(source))
-    read = max(copy, 4e3 * count / best_ms(lambda: torch.sum(source)))
-    write = max(copy, 4e3 * count / best_ms(lambda: target.fill_(1.0)))
-    side = 4096 if device.kind == "cuda" else 1024
+    return Ceilings(max(read, copy), max(write, copy), _rates(device), cache, "probe", copy)
+
+
+def _best_ms(device: Device, call: Call, *, cold: bool) -> float:
+    device.sample_ms([call], 1, cold=cold)
+    return min(device.sample_ms([call], 9, cold=cold))
+
+
+def _streams(device: Device, count: int) -> tuple[float, float, float]:
+    """Bytes a second of reading, of writing and of copying so many floats; the cache is flushed before, where
+    times are taken so: what it holds would be read for nothing."""
+    import torch
+
+    on, cold = device.torch_device, device.cold_headline
+    source, target = torch.ones(count, device=on), torch.empty(count, device=on)
+    result = torch.zeros((), device=on)
+    read = 4e3 * count / _best_ms(device, lambda: torch.sum(source, dim=0, out=result), cold=cold)
+    write = 4e3 * count / _best_ms(device, lambda: target.fill_(1.0), cold=cold)
+    return read, write, 8e3 * count / _best_ms(device, lambda: target.copy_(source), cold=cold)
+
+
+def _rates(device: Device) -> dict[str, float]:
+    """Operations a second of matrix products, by unit: fma, and on a GPU the matrix units."""
+    import torch
+
+    on, side = device.torch_device, SIDES[device.kind]
+    units = {"tf32" if mode.suffix else "fma": (torch.float32, mode) for mode in device.math_modes("fp32")}
+    if device.kind == "cuda":  # a CPU's half precision is no faster way to fp32 results
+        units["fp16"] = (torch.float16, device.math_modes("fp16")[0])
     rates = {}
-    for unit, dtype in (("fma", torch.float32), ("fp16", torch.float16)):
-        if unit == "fp16" and device.kind != "cuda":
-            continue  # a CPU's half precision is no faster way to fp32 results
+    for unit, (dtype, mode) in units.items():
         a, b = (torch.ones(side, side, dtype=dtype, device=on) for _ in range(2))
         out = torch.empty(side, side, dtype=dtype, device=on)
-        rates[unit] = 2e3 * side**3 / best_ms(lambda a=a, b=b, out=out: torch.mm(a, b, out=out))
-    return Ceilings(read, write, rates, cache, "probe")
+        with mode.enter():
+            best_ms = _best_ms(device, partial(torch.mm, a, b, out=out), cold=False)
+        rates[unit] = 2e3 * side**3 / best_ms
+    return rates

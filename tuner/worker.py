@@ -8,7 +8,8 @@ nothing but the worker with it. Every message is a dict with a `kind`; every ans
     {"kind": "trial", "request"}              -> {"kind": "result", "result"}
     {"kind": "finals", "requests", "energy"}  -> {"kind": "results", "results"}
     {"kind": "check", "request"}              -> {"kind": "result", "result"}     verified, not timed
-    {"kind": "facts"}                         -> {"kind": "facts", "facts", "ceilings", "energy_source"}
+    {"kind": "facts"}                         -> {"kind": "facts", "facts", "ceilings", "probe",
+                                                  "energy_source"}
     {"kind": "bench", ...}                    -> {"kind": "bench", ...}     see bench.py
     {"kind": "stop"}                          -> the process ends
 
@@ -187,8 +188,9 @@ def _check(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _facts(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
     device, meter = workbench.device, workbench.device.meter()
-    more = {"ceilings": workbench.ceilings.to_dict(), "energy_source": meter.source if meter else None}
-    return {"kind": "facts", "facts": device.facts(), **more}
+    more = {"ceilings": workbench.ceilings.to_dict(), "probe": workbench.probe.to_dict()}
+    source = meter.source if meter else None
+    return {"kind": "facts", "facts": device.facts(), **more, "energy_source": source}
 
 
 def _bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,19 +111,41 @@ def _show(found: dict[str, Any]) -> None:
     title = f"{found['operator']} {found['workload']} on {found['device']} ({cache} cache)"
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for name in ("median ms", "95% interval", "frozen faster by", "95% interval", "rel. L2 error"):
+    beside = {head: key for head, key in _BESIDE.items() if any(row.get(key) for row in found["rows"])}
+    for name in ("median ms", "95% interval", "frozen faster by", "95% interval", "rel. L2 error", *beside):
         table.add_column(name, justify="right")
     for row in found["rows"]:
-        table.add_row(row["name"], *_cells(row, found))
+        table.add_row(row["name"], *_cells(row, found), *(_figure(row, key) for key in beside.values()))
     console.print(table)
-    floor = f"{found['floor_ms']:.4g} ms" if found["floor_ms"] else "unknown: all of it fits the cache"
+    floor = "unknown: all of it fits the cache"
+    if found["floor_ms"]:
+        share = 100 * found["floor_ms"] / found["rows"][0]["time_ms"]
+        limit = found["floor"]["limit"]
+        floor = f"{found['floor_ms']:.4g} ms ({limit}), of which the frozen kernel reaches {share:.0f}%"
     console.print(f"{found['variant']}, floor {floor}", highlight=False, soft_wrap=True)
+    if aside := [row["name"] for row in found["rows"] if row.get("side_streams")]:
+        console.print(
+            f"{', '.join(aside)}: left work on other streams; timed until all streams were done, with what "
+            "the host takes to launch.",
+            highlight=False,
+        )
     if any(_noisy(interval) for interval in found["speedup_ci95"].values()):
         console.print(
             "This machine was busy: the times swing. 'Faster by' is the median of the ratios within each "
             "round, which a busy machine disturbs least; repeat on an idle one.",
             highlight=False,
         )
+
+
+_BESIDE = {"warm ms": "warm_ms", "graph ms": "graph_ms", "mJ": "energy_j"}
+"""Columns that stand where some row has the figure: a warm cache, a captured graph's launch, energy."""
+
+
+def _figure(row: dict[str, Any], key: str) -> str:
+    value = row.get(key)
+    if value is None:
+        return "-"
+    return f"{1e3 * value:.4g}" if key == "energy_j" else f"{value:.4f}"
 
 
 def _cells(row: dict[str, Any], found: dict[str, Any]) -> list[str]:

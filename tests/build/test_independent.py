@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The second opinion under benchmarks/: it uses no timing code of ours, and says what differs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.build
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "independent.py"
+CONV = "conv2d_divide_leaky_relu"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    return importlib.import_module("independent")
+
+
+def test_it_imports_torch_and_the_frozen_kernels_alone() -> None:
+    found = set()
+    for node in ast.walk(ast.parse(SCRIPT.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    assert found - set(sys.stdlib_module_names) - {"__future__"} == {"torch"}
+    words = SCRIPT.read_text().partition('"""')[2].partition('"""')[2]
+    assert "coldforge." in words
+    assert "coldforge." not in words.replace("coldforge.generated", "")
+
+
+def test_its_operators_are_the_declared_ones(script: ModuleType) -> None:
+    from coldforge.codegen.catalogue import catalogue
+    from coldforge.codegen.problem import make_problem
+
+    for name, workloads in script.SHAPES.items():
+        for workload, shapes in workloads.items():
+            problem = make_problem(catalogue().operator(name), workload)
+            assert [spec.shape for spec in problem.tensors] == [tuple(shape) for shape in shapes]
+        problem = make_problem(catalogue().operator(name), "small", {"N": 1, "H": 8, "W": 8})
+        tensors = {spec.name: torch.randn(spec.shape, dtype=torch.float64) for spec in problem.tensors}
+        wanted = problem.reference(tensors, problem.scalars)
+        torch.testing.assert_close(script.EAGER[name](*tensors.values()).flatten(), wanted.flatten())
+
+
+@pytest.mark.parametrize(("cold", "deciding"), [(True, ["frozen", "eager"]), (False, ["eager / frozen"])])
+def test_what_is_compared(cold: bool, deciding: list[str], script: ModuleType) -> None:
+    found = {"cold": cold, "times_ms": {"frozen": 0.51, "eager": 1.0}, "eager_over_frozen": 1.96}
+    rows: list[dict[str, Any]] = [{"name": "frozen", "time_ms": 0.5}, {"name": "eager", "time_ms": 1.0}]
+    bench = {"rows": rows, "speedup": {"eager": 2.0}}
+    compared = script.compared(found, bench)
+    assert [row["what"] for row in compared if row["decides"]] == deciding
+    assert [row["percent"] for row in compared] == pytest.approx([2.0, 0.0, -2.0])
+    rows[1]["time_ms"] = None  # eager could not run there
+    assert [row["what"] for row in script.compared(found, {**bench, "speedup": {}})] == ["frozen"]
+
+
+def test_it_measures_and_compares_on_this_cpu(tmp_path: Path) -> None:
+    bench = {"operator": CONV, "workload": "small", "speedup": {"eager": 1e-3}}
+    bench["rows"] = [{"name": "frozen", "time_ms": 1.0}, {"name": "eager", "time_ms": 1e-3}]
+    (tmp_path / "bench.json").write_text(json.dumps({"command": "as in results/", "result": bench}))
+    (tmp_path / "other.json").write_text(json.dumps({**bench, "workload": "seed"}))
+    words = ["--target", "cpu", "--operator", CONV, "--seconds", "0.3", "--out", str(tmp_path / "out.json")]
+    words += ["--bench", str(tmp_path / "bench.json"), "--bench", str(tmp_path / "other.json")]
+    environment = {**os.environ, "COLDFORGE_HOME": str(tmp_path / "home")}
+    command = [sys.executable, str(SCRIPT), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1, done.stderr  # no such ratio is real
+    assert "more than allowed" in done.stdout
+    assert "which is not measured" in done.stderr
+    (found,) = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert found["times_ms"]["frozen"] > 0
+    assert found["relative_difference"] < 1e-5
+    assert found["torch"] == torch.__version__
+    assert min(found["samples"].values()) >= 1
+    assert [row["decides"] for row in found["compared"]] == [False, False, True]
