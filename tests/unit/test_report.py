@@ -437,3 +437,23 @@ def test_a_bundle_carries_what_a_report_needs(
     assert run(["report", OP, "--from", str(tmp_path / "winners.zip"), "-o", str(page)]) == 0
     assert "carried.html" in capsys.readouterr().out
     assert page.read_text() == render_page(tell(study))
+
+
+def test_finals_that_energy_decided() -> None:
+    study = typical_study()
+    finals, winner = study.finals, study.winner
+    assert winner is not None
+    for rank, row in enumerate(finals):
+        row |= {"energy_j": 0.01 + rank / 1000, "energy_ci95_j": [0.0099 + rank / 1000, 0.0101 + rank / 1000]}
+    finals[1]["standing"] = "slower"
+    study.set_winner({**winner, "objective": "energy"}, finals)
+    story, page = _page(study)
+    assert story.verdict.objective == "energy"
+    text = "\n".join(story.sentences)
+    assert "Energy decided: a launch of the winner takes 10 mJ (95% interval 9.9 to 10.1), the least" in text
+    assert "times (0.991 to 1.011) the energy, by the ratios within rounds" in text
+    assert [f.standing for f in story.verdict.finalists[:2]] == ["the winner, the least energy", "takes more"]
+    charts = [chart["id"] for chart in _data(page)["charts"]]
+    assert [name for name in charts if name.startswith("finals")] == ["finals-energy", "finals"]
+    assert _data(page)["finals"][1]["mj"] == 11.0
+    assert "<th>mJ a launch</th>" in page

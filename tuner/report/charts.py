@@ -14,11 +14,12 @@ from typing import Any
 
 import altair as alt
 
+from ..limits import ENERGY
 from .importance import Importance
 from .material import Axis, Material
 from .roofline import Roofline
 from .tables import FINALS, POSITIONS, ROOFS, TRIALS, time_field
-from .verdict import Finalist
+from .verdict import Verdict
 
 BLUE, ORANGE, GREEN, RED, GREY, VIOLET = "#3f83d4", "#e07b1f", "#2f9e6b", "#d6455d", "#8b92a0", "#9163cb"
 """Told apart on a light and on a dark ground, and by the colour-blind in this order."""
@@ -264,35 +265,59 @@ def _slice(axis: Axis, template: int, number: int, parameter: int) -> Chart:
     return _chart(f"slice-{template}-{number}", alt.layer(points, best), 170, axis.name)
 
 
-def finals(found: Sequence[Finalist]) -> Chart:
-    """The finalists' medians, with their intervals."""
+def finals(verdict: Verdict) -> list[Chart]:
+    """The finalists' medians with their intervals: times, and joules where they were read."""
+    times = any(f.low_ms is not None for f in verdict.finalists)
+    joules = any(f.low_j is not None for f in verdict.finalists)
+    height = 26 * len(verdict.finalists) + 40
+    title = "Time" if verdict.has_energy else ""
+    found = [_chart("finals", _final_figures("ms", ("ms", "low", "high"), times), height, title)]
+    if verdict.has_energy:
+        fields = ("mj", "low_mj", "high_mj")
+        chart = _final_figures("mJ a launch", fields, joules)
+        found.insert(
+            0 if verdict.objective == ENERGY else 1, _chart("finals-energy", chart, height, "Energy")
+        )
+    return found
+
+
+def _final_figures(title: str, fields: tuple[str, str, str], intervals: bool) -> Any:
+    """One of the finals' figures.
+
+    Args:
+        fields: the median, and the ends of its interval.
+        intervals: whether there are any.
+    """
+    middle, low, high = fields
     data = alt.Chart(alt.NamedData(name=FINALS))
     y = alt.Y("name:N", sort=alt.SortField("order"), title=None, axis=alt.Axis(labelLimit=260))
     scale = alt.Scale(zero=False, nice=False, padding=16)
     tip = [
-        alt.Tooltip("ms:Q", title="ms", format=".5g"),
-        alt.Tooltip("low:Q", title="from", format=".5g"),
-        alt.Tooltip("high:Q", title="to", format=".5g"),
+        alt.Tooltip(f"{middle}:Q", title=title, format=".5g"),
+        alt.Tooltip(f"{low}:Q", title="from", format=".5g"),
+        alt.Tooltip(f"{high}:Q", title="to", format=".5g"),
         alt.Tooltip("standing:N", title="standing"),
         alt.Tooltip("template:N", title="template"),
         alt.Tooltip("config:N", title="config"),
     ]
+    x = alt.X(f"{middle}:Q", scale=scale, title=title, axis=alt.Axis(tickCount=8))
+    points = data.mark_point(filled=True, size=80, opacity=1).encode(
+        x=x, y=y, color=_role_colour(), tooltip=tip
+    )
+    if not intervals:
+        return points
     spans = (
-        data.transform_filter("isValid(datum.low)")
+        data.transform_filter(f"isValid(datum.{low})")
         .mark_rule(strokeWidth=4, opacity=0.55)
         .encode(
-            x=alt.X("low:Q", scale=scale, title="ms", axis=alt.Axis(tickCount=8)),
-            x2="high:Q",
+            x=alt.X(f"{low}:Q", scale=scale, title=title),
+            x2=f"{high}:Q",
             y=y,
             color=_role_colour(),
             tooltip=tip,
         )
     )
-    points = data.mark_point(filled=True, size=80, opacity=1).encode(
-        x=alt.X("ms:Q", scale=scale), y=y, color=_role_colour(), tooltip=tip
-    )
-    layers = [spans, points] if any(f.low_ms is not None for f in found) else [points]
-    return _chart("finals", alt.layer(*layers), 26 * len(found) + 40)
+    return alt.layer(spans, points)
 
 
 def roofline(roofs: Roofline) -> Chart:

@@ -168,6 +168,11 @@ class Material:
         return fraction_of_floor(self.best)
 
     @property
+    def energy_j(self) -> float | None:
+        """Joules of one launch of the winner; None where they were not read."""
+        return joules_of(self.best)
+
+    @property
     def floor_was_raised(self) -> bool:
         """Whether the floor is the time of a kernel that beat what was probed: then it is no bound on what
         is possible."""
@@ -181,6 +186,14 @@ class Material:
         if not self.on_gpu or not isinstance(launch, Mapping) or not isinstance(attributes, Mapping):
             return None
         return occupancy_of(result.resources, launch, attributes)
+
+
+def joules_of(entry: Mapping[str, Any] | None) -> float | None:
+    """An entry's joules a launch; None where they were not read."""
+    joules = (entry or {}).get("energy_j")
+    if not isinstance(joules, int | float) or not math.isfinite(joules) or joules <= 0:
+        return None
+    return float(joules)
 
 
 def _is(entry: Mapping[str, Any], result: TrialResult) -> bool:

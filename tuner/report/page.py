@@ -65,7 +65,7 @@ def _charts(story: Story) -> dict[str, list[Chart]]:
         drawn[f"slices-{index}"] = (
             charts.slices(varying, index, material.parameters) if varying and timed else []
         )
-    drawn["finals"] = [charts.finals(story.verdict.finalists)] if story.verdict.finalists else []
+    drawn["finals"] = charts.finals(story.verdict) if story.verdict.finalists else []
     drawn["roofline"] = [] if story.roofline.reason else [charts.roofline(story.roofline)]
     known = ["registers", "spills"] + ["occupancy"] * any(map(material.occupancy, material.timed))
     drawn["resources"] = [] if story.no_resources else charts.resources(known)
@@ -82,6 +82,7 @@ def _environment() -> jinja2.Environment:
     )
     found.filters |= {
         "ms": words.ms,
+        "mj": words.mj,
         "percent": words.percent,
         "times": words.times,
         "config": words.config_text,

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..limits import ENERGY
 from ..outcome import TrialOutcome, TrialResult
 from ..summary import failures
 from .importance import EVALUATOR, Importance
-from .material import Material
-from .verdict import Verdict
-from .words import changes, changes_text, counted, listed, ms, percent, times
+from .material import Material, joules_of
+from .verdict import Finalist, Verdict
+from .words import changes, changes_text, counted, listed, mj, ms, percent, times
 from .words import interval as interval_text
 
 _MEANING = {
@@ -79,7 +80,11 @@ def _time(material: Material, verdict: Verdict) -> Iterator[str]:
     span = ""
     if winner and winner.low_ms is not None and winner.high_ms is not None:
         span = f" (95% interval {interval_text(winner.low_ms, winner.high_ms)})"
-    if verdict.level:
+    energy = verdict.objective == ENERGY
+    if energy and winner is not None and winner.energy_j is not None:
+        yield from _energy(winner, verdict)
+        of = f"{right} configs were right"
+    elif verdict.level:
         of = f"one of {len(verdict.level) + 1} that may be the fastest of {right} right configs"
     yield f"The winner takes {ms(best['time_ms'])}{span}: {of}{tried_text}."
     searched = material.summary["searched_ms"]
@@ -88,6 +93,20 @@ def _time(material: Material, verdict: Verdict) -> Iterator[str]:
             f"The search saw {ms(searched)}: the machine was busy while the finals were held, so that these "
             "times and ratios say little."
         )
+
+
+def _energy(winner: Finalist, verdict: Verdict) -> Iterator[str]:
+    """What energy decided."""
+    span = ""
+    if winner.low_j is not None and winner.high_j is not None:
+        span = f" (95% interval {interval_text(1e3 * winner.low_j, 1e3 * winner.high_j)})"
+    least = (
+        f"one of {len(verdict.level) + 1} finalists that may take the least" if verdict.level else "the least"
+    )
+    yield (
+        f"Energy decided: a launch of the winner takes {mj(winner.energy_j or 0.0)}{span}, {least} of the "
+        f"{len(verdict.finalists)} finalists, which the search chose by their times."
+    )
 
 
 def _against_default(material: Material, verdict: Verdict) -> Iterator[str]:
@@ -114,14 +133,19 @@ def _against_default(material: Material, verdict: Verdict) -> Iterator[str]:
     level = any(f.role == "default" and f.config == default["config"] for f in verdict.level)
     alike = 0.995 <= ratio < 1.005
     doubt = ", though the two may be equally fast" if level and not alike else ""
+    joules, of_default = joules_of(best), joules_of(default)
+    if joules and of_default:
+        doubt += f", and takes {joules / of_default:.3g} times its energy"
     fast = "as fast" if alike else f"{times(ratio)} as fast"
     yield f"It is {fast} as the default config, {ms(default['time_ms'])}{doubt}; {how}."
 
 
 def _against_runner_up(material: Material, verdict: Verdict) -> Iterator[str]:
     second, best, level = verdict.runner_up, material.best, verdict.level
-    if second is None or best is None or second.time_ms is None:
+    if second is None or best is None or second.time_ms is None or second.figure is None:
         return
+    energy = verdict.objective == ENERGY
+    figure = mj(second.figure) if energy else ms(second.figure)
     what = (
         changes_text(second.config, best["config"])
         if second.template == best["template"]
@@ -129,20 +153,21 @@ def _against_runner_up(material: Material, verdict: Verdict) -> Iterator[str]:
     )
     if level:
         rule = f" Among those nearest the rule decided: {verdict.rule}." if verdict.rule else ""
+        good, them = ("take as little" if energy else "be as fast"), "it" if len(level) == 1 else "them"
         yield (
-            f"{counted(len(level), 'other finalist')} may be as fast: the rounds do not tell "
-            f"{'it' if len(level) == 1 else 'them'} from the winner. The nearest ({what}) takes "
-            f"{ms(second.time_ms)}.{rule}"
+            f"{counted(len(level), 'other finalist')} may {good}: the rounds do not tell {them} from the "
+            f"winner. The nearest ({what}) takes {figure}.{rule}"
         )
         return
     if second.ratio_low is None or second.ratio_high is None:
-        yield f"The runner-up ({what}) takes {second.time_ms / best['time_ms']:.3f} times as long."
+        yield f"The runner-up ({what}) takes {figure}."
         return
+    than = "the energy" if energy else "as long"
     span = f"{second.ratio_low:.3f} to {second.ratio_high:.3f}"
     # The ratio of two medians may lie outside of the interval of the rounds' ratios: never beside it.
     much = f"{span} times" if second.ratio is None else f"{second.ratio:.3f} times ({span})"
     sure = ", more than chance explains" if verdict.declared is not False else ""
-    yield (f"The runner-up ({what}) takes {much} as long, by the ratios within rounds (95% interval){sure}.")
+    yield (f"The runner-up ({what}) takes {much} {than}, by the ratios within rounds (95% interval){sure}.")
 
 
 def _bound(material: Material) -> Iterator[str]:

@@ -112,6 +112,10 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
+def _mj(joules: float | None) -> float | None:
+    return None if joules is None else _rounded(1e3 * joules)
+
+
 def _final(number: int, finalist: Finalist, winner: Finalist) -> dict[str, Any]:
     label = finalist.role
     if label == "finalist":
@@ -123,6 +127,9 @@ def _final(number: int, finalist: Finalist, winner: Finalist) -> dict[str, Any]:
         "ms": finalist.time_ms,
         "low": finalist.low_ms,
         "high": finalist.high_ms,
+        "mj": _mj(finalist.energy_j),
+        "low_mj": _mj(finalist.low_j),
+        "high_mj": _mj(finalist.high_j),
         "role": finalist.role,
         "standing": finalist.standing,
         "template": finalist.template,

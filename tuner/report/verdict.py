@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..limits import ENERGY, TIME
 from .material import Material
 
-_WORDS = {"leader": "the fastest", "tied": "may be as fast", "slower": "slower"}
+_WORDS = {
+    TIME: {"leader": "the fastest", "tied": "may be as fast", "slower": "slower"},
+    ENERGY: {"leader": "the least energy", "tied": "may take as little", "slower": "takes more"},
+}
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,9 @@ class Finalist:
         config, template: which.
         time_ms: the median of the interleaved rounds; None when it failed.
         low_ms, high_ms: its 95% interval; None where none was stored.
+        energy_j, low_j, high_j: joules a launch and their 95% interval; None where they were not read.
         ratio, ratio_low, ratio_high: the median of its ratios to the leader round by round, and that one's
-            95% interval; None of the leader, and where they were not stored.
+            95% interval; of what decided, times or joules. None of the leader, and where not stored.
         role: ``winner``, ``default`` or ``finalist``.
         place: ``leader`` (the fastest; the winner may be another, tied with it), ``tied``, ``slower``,
             ``failed``, or empty where the study does not say.
@@ -33,16 +38,25 @@ class Finalist:
     time_ms: float | None
     low_ms: float | None = None
     high_ms: float | None = None
+    energy_j: float | None = None
+    low_j: float | None = None
+    high_j: float | None = None
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
     role: str = "finalist"
     place: str = ""
     reason: str = ""
+    objective: str = TIME
+
+    @property
+    def figure(self) -> float | None:
+        """What decides: its milliseconds, or its joules."""
+        return self.energy_j if self.objective == ENERGY else self.time_ms
 
     @property
     def tied(self) -> bool:
-        """Whether it may be as fast as the leader."""
+        """Whether it may be as good as the leader."""
         return self.place == "tied"
 
     @property
@@ -50,11 +64,10 @@ class Finalist:
         """In words."""
         if self.place == "failed":
             return f"failed: {self.reason}"
-        words = _WORDS.get(self.place, "")
+        words = _WORDS[self.objective].get(self.place, "")
         if self.role == "winner":
-            return {"leader": "the winner, the fastest", "tied": "the winner, by the rule"}.get(
-                self.place, "the winner"
-            )
+            more = {"leader": f", {words}", "tied": ", by the rule"}
+            return f"the winner{more.get(self.place, '')}"
         return words
 
 
@@ -67,11 +80,18 @@ class Verdict:
         declared: whether the winner was found to be faster than every other one; None where the study does
             not say.
         rule: what decided among those that are level; empty where nobody is.
+        objective: what decided, "time" or "energy".
     """
 
     finalists: tuple[Finalist, ...] = ()
     declared: bool | None = None
     rule: str = ""
+    objective: str = TIME
+
+    @property
+    def has_energy(self) -> bool:
+        """Whether energy was read of any."""
+        return any(f.energy_j is not None for f in self.finalists)
 
     @property
     def winner(self) -> Finalist | None:
@@ -80,12 +100,12 @@ class Verdict:
 
     @property
     def runner_up(self) -> Finalist | None:
-        """The fastest of the others."""
-        return next((f for f in self.finalists if f.role != "winner" and f.time_ms is not None), None)
+        """The best of the others."""
+        return next((f for f in self.finalists if f.role != "winner" and f.figure is not None), None)
 
     @property
     def level(self) -> list[Finalist]:
-        """The others that may be as fast as the winner."""
+        """The others that may be as good as the winner."""
         return [f for f in self.finalists if f.role != "winner" and f.place in ("leader", "tied")]
 
 
@@ -94,20 +114,28 @@ def verdict_of(material: Material) -> Verdict:
     best = material.best
     if not material.finals or best is None or not best["time_ms"]:
         return Verdict()
-    found = [_finalist(material, entry, best) for entry in material.finals]
-    found.sort(key=lambda f: (f.role != "winner", f.time_ms is None, f.time_ms or 0.0))
+    objective = ENERGY if material.summary.get("objective") == ENERGY else TIME
+    found = [_finalist(material, entry, best, objective) for entry in material.finals]
+    found.sort(key=lambda f: (f.role != "winner", f.figure is None, f.figure or 0.0))
     measured = material.winner.measurement if material.winner else {}
     declared, rule = measured.get("declared"), measured.get("rule")
     return Verdict(
-        tuple(found), declared if isinstance(declared, bool) else None, rule if isinstance(rule, str) else ""
+        tuple(found),
+        declared if isinstance(declared, bool) else None,
+        rule if isinstance(rule, str) else "",
+        objective,
     )
 
 
-def _finalist(material: Material, entry: Mapping[str, Any], best: Mapping[str, Any]) -> Finalist:
+def _finalist(
+    material: Material, entry: Mapping[str, Any], best: Mapping[str, Any], objective: str
+) -> Finalist:
     details = entry.get("details")
     # Studies of before the finals were ranked have the intervals among the details.
     figures = {**(details if isinstance(details, Mapping) else {}), **entry}
     low, high = _pair(figures.get("ci95_ms"))
+    low_j, high_j = _pair(figures.get("energy_ci95_j"))
+    joules = figures.get("energy_j")
     config, template = entry["config"], entry["template"]
     is_winner = config == best["config"] and template == best["template"]
     ok = entry["outcome"] == "ok" and bool(entry.get("time_ms"))
@@ -117,6 +145,10 @@ def _finalist(material: Material, entry: Mapping[str, Any], best: Mapping[str, A
         time_ms=entry["time_ms"] if ok else None,
         low_ms=low,
         high_ms=high,
+        energy_j=float(joules) if isinstance(joules, int | float) else None,
+        low_j=low_j,
+        high_j=high_j,
+        objective=objective,
         role="winner"
         if is_winner
         else "default"
@@ -131,7 +163,7 @@ def _finalist(material: Material, entry: Mapping[str, Any], best: Mapping[str, A
 def _placed(found: Finalist, figures: Mapping[str, Any]) -> Finalist:
     low, high = _pair(figures.get("ratio_ci95"))
     ratio, place = figures.get("ratio"), figures.get("standing")
-    if not isinstance(place, str) or place not in _WORDS:
+    if not isinstance(place, str) or place not in _WORDS[TIME]:
         place = "" if low is None or high is None else "tied" if low <= 1.0 <= high else "slower"
         place = "leader" if (low, high) == (1.0, 1.0) else place
     if place == "leader":

@@ -12,6 +12,11 @@ def ms(value: float) -> str:
     return f"{value:.4g} ms"
 
 
+def mj(joules: float) -> str:
+    """``12.3 mJ``."""
+    return f"{1e3 * joules:.4g} mJ"
+
+
 def interval(low: float, high: float) -> str:
     """``0.2361 to 0.2378``."""
     return f"{low:.4g} to {high:.4g}"
