@@ -20,8 +20,8 @@ import torch
 if TYPE_CHECKING:
     from .base import Call
 
-TOLERANCE_MS, TOLERANCE = 0.02, 1.1
-"""Hidden work shorter than this is not told from the host's own delays; nor is a tenth of the whole."""
+TOLERANCE_MS, TOLERANCE = 0.02, 1.03
+"""Hidden work shorter than this is not told from the host's own delays, nor three hundredths of the whole."""
 TRIES = 10
 
 
