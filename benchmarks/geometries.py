@@ -32,7 +32,7 @@ from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.problem import Problem, make_problem
 from coldforge.codegen.settings import load_settings
 from coldforge.codegen.target import Target, detect
-from steps import StepFailed, coldforge, out_folder, this_command, write_json
+from steps import StepFailed, coldforge, one_line, out_folder, this_command, write_json
 
 GEOMETRIES = {
     "wide": "conv2d_relu_channel_bias",
@@ -260,4 +260,4 @@ def _bundle(operators: list[str], path: Path) -> dict[str, Any]:
 _STARTED = time.monotonic()
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(one_line(main))

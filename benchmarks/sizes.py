@@ -6,13 +6,14 @@ as CUDA graphs, the share of the floor, and which frozen entry serves each shape
     python benchmarks/sizes.py --operator conv2d_divide_leaky_relu --batches 1,2,4 --images 32,33 --target cpu
     python benchmarks/sizes.py --draw results/sizes.json
 
-A cliff is a shape at which the share of the floor is CLIFF times worse than at both neighbours. The plot
+A cliff is a shape at which the share of the floor is CLIFF times worse than at the next smaller. The plot
 needs the extra `bench`; without it only the JSON file is written, and --draw makes the plot elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -27,7 +28,7 @@ from coldforge.codegen.problem import Problem, make_problem
 from coldforge.codegen.settings import load_settings
 from coldforge.codegen.target import detect
 from coldforge.tuner.floor import Ceilings, ceilings_of, floor_of
-from steps import out_folder, this_command, write_json
+from steps import one_line, out_folder, this_command, write_json
 
 if TYPE_CHECKING:
     import torch
@@ -171,17 +172,17 @@ def swept(base: Problem, batches: Iterable[int], images: Iterable[int]) -> list[
 
 
 def cliffs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where the share of the floor is CLIFF times worse than at both neighbours on the same axis.
+    """Where the share of the floor is CLIFF times worse than at the next smaller size of the same axis.
 
-    A floor with a warm cache falls where the tensors fit it: shapes on either side of that say nothing.
+    That a small size has a smaller share than the next larger is no cliff: a launch has its own cost. A floor
+    with a warm cache falls where the tensors fit it: shapes on either side of that say nothing.
     """
     found = []
     for axis in ("batch", "image"):
         line = [row for row in rows if row["axis"] == axis and row.get("fraction")]
-        for before, row, after in zip(line, line[1:], line[2:], strict=False):
-            worse = min(before["fraction"], after["fraction"]) / row["fraction"]
-            alike = before["cache_resident"] == row["cache_resident"] == after["cache_resident"]
-            if worse > CLIFF and (alike or row["cold"]):
+        for smaller, row in itertools.pairwise(line):
+            worse = smaller["fraction"] / row["fraction"]
+            if worse > CLIFF and (smaller["cache_resident"] == row["cache_resident"] or row["cold"]):
                 found.append({"axis": axis, "size": row["size"], "worse": worse})
     return found
 
@@ -251,4 +252,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(one_line(main))

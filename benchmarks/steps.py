@@ -8,11 +8,12 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coldforge.codegen.atomic import write_text
+from coldforge.codegen.errors import ColdforgeError
 
 _MAIN = "from coldforge.tuner.cli import main; main()"
 
@@ -42,6 +43,15 @@ def coldforge(arguments: Sequence[str], environment: Mapping[str, str] | None = 
     if done.returncode != 0 or not document:
         raise StepFailed(f"coldforge {shlex.join(arguments)}: exit {done.returncode}")
     return document
+
+
+def one_line(main: Callable[[], int]) -> int:
+    """The exit code of a script; what is wrong with its input is one line and 2, as of the commands."""
+    try:
+        return main()
+    except ColdforgeError as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        return 2
 
 
 def out_folder(given: Path | None, name: str) -> Path:

@@ -157,7 +157,7 @@ class Catalogue:
         fitting = [space for space in spaces if target.arch in space.archs]
         for space in fitting if len(fitting) > 1 else ():
             at = problem or make_problem(operator, next(iter(operator.workloads)))
-            if space.check(at, space.default, target) is None:
+            if space.default_for(at, target) is not None:
                 return space
         if fitting:
             return fitting[0]

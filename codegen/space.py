@@ -120,6 +120,8 @@ class Space:
         archs: architectures that the template supports.
         file: the Jinja file.
         derived: values computed from parameters, problem and target, in order; visible to the template.
+        default: what is timed first and fills in for `config`, where it is legal.
+        fallbacks: what stands in for the default where that is not legal; the first legal one.
         launch_exprs: the launch geometry, as expressions that may also read the run-time sizes.
     """
 
@@ -132,6 +134,7 @@ class Space:
     derived: Mapping[str, Expr] = field(hash=False)
     constraints: tuple[Rule, ...] = ()
     default: Config = field(default_factory=lambda: Config({}))
+    fallbacks: tuple[Config, ...] = ()
     launch_exprs: Mapping[str, Expr] = field(default_factory=dict, hash=False)
 
     @property
@@ -150,14 +153,24 @@ class Space:
         """The parameters by name."""
         return {p.name: p for p in self.parameters}
 
-    def config(self, given: Mapping[str, int | str]) -> Config:
-        """A complete config: the default with ``given`` over it, in the space's order.
+    def default_for(self, problem: Problem, target: Target) -> Config | None:
+        """The default, or the first of `fallbacks`, that is legal; None where none is."""
+        candidates = (self.default, *self.fallbacks)
+        return next((c for c in candidates if self.check(problem, c, target) is None), None)
+
+    def config(self, given: Mapping[str, int | str], base: Mapping[str, int | str] | None = None) -> Config:
+        """A complete config: ``base`` with ``given`` over it, in the space's order.
+
+        Args:
+            given: values of some parameters.
+            base: those of all; the default when not given.
 
         Raises:
             UnknownName: no such parameter.
             InputError: a value that the parameter does not list.
         """
-        merged: dict[str, int | str] = {p.name: self.default[p.name] for p in self.parameters}
+        base = self.default if base is None else base
+        merged: dict[str, int | str] = {p.name: base[p.name] for p in self.parameters}
         for name, value in given.items():
             if name not in self.by_name:
                 raise UnknownName(f"parameter of template {self.name}", name, list(self.by_name))

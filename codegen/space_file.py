@@ -19,7 +19,7 @@ from .target import attribute_names
 MAX_CARTESIAN = 5_000_000
 MAX_PARAMETERS = 64
 _REQUIRED = ("parameters", "launch")
-_OPTIONAL = ("template", "target", "archs", "file", "default", "derived", "constraints")
+_OPTIONAL = ("template", "target", "archs", "file", "default", "fallbacks", "derived", "constraints")
 _WORKSPACE = ("workspace_bytes", "zeroed_bytes")
 _LAUNCH = {
     "cuda": (
@@ -79,6 +79,8 @@ def load_space(path: Path, family: str, values: Iterable[str] | None = None) -> 
         _check_names(space, values, where)
     default = _default(doc["default"], space, f"{where}: default")
     object.__setattr__(space, "default", default)
+    if "fallbacks" in doc:
+        object.__setattr__(space, "fallbacks", _fallbacks(doc["fallbacks"], space, f"{where}: fallbacks"))
     return space
 
 
@@ -143,3 +145,12 @@ def _default(value: Any, space: Space, where: str) -> Config:
         if isinstance(choice, bool | float) or choice not in values:  # True is 1, and 2.0 is 2
             raise DeclarationError(f"{where}: {name}={declare.brief(choice)} is none of {list(values)}")
     return Config({name: given[name] for name in space.by_name})
+
+
+def _fallbacks(value: Any, space: Space, where: str) -> tuple[Config, ...]:
+    """What stands in for the default, from what differs from it."""
+    found = []
+    for number, item in enumerate(declare.check_list(value, where)):
+        changes = declare.check_named(item, f"{where}[{number}]")
+        found.append(_default({**space.default, **changes}, space, f"{where}[{number}]"))
+    return tuple(found)

@@ -94,11 +94,11 @@ class Plan:
 
     @cached_property
     def defaults(self) -> dict[str, Config]:
-        """Template -> its default config, where that is legal for this problem and target."""
+        """Template -> its default config, or what stands in for it, where one is legal here."""
         return {
-            name: space.default
+            name: default
             for name, space in self.spaces.items()
-            if space.check(self.problem, space.default, self.target) is None
+            if (default := space.default_for(self.problem, self.target)) is not None
         }
 
     def feasible(self) -> FeasibleSet:
@@ -110,7 +110,8 @@ class Plan:
         configs = {name: space.feasible(self.problem, self.target) for name, space in self.spaces.items()}
         if not any(configs.values()):
             reasons = [
-                space.check(self.problem, space.default, self.target) for space in self.spaces.values()
+                space.check(self.problem, (space.default, *space.fallbacks)[-1], self.target)
+                for space in self.spaces.values()
             ]
             reason = next((r for r in reasons if r), "every combination is refused")
             raise InfeasibleConfig(

@@ -39,14 +39,17 @@ def _row(size: int, fraction: float, axis: str = "batch", resident: bool = False
     return {"axis": axis, "size": size, "fraction": fraction, "cache_resident": resident, "cold": False}
 
 
-def test_a_cliff_is_worse_than_both_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cliff_is_worse_than_the_smaller_size(monkeypatch: pytest.MonkeyPatch) -> None:
     cliffs = _script("sizes", monkeypatch).cliffs
     rows = [_row(1, 0.2), _row(2, 0.5), _row(3, 0.4), _row(4, 0.8), _row(8, 0.6), _row(16, 0.85)]
     assert [(c["axis"], c["size"]) for c in cliffs(rows)] == [("batch", 8)]
     assert cliffs(rows)[0]["worse"] == pytest.approx(0.8 / 0.6)
+    # A step that lasts, two sizes in a row, the last size.
+    assert [c["size"] for c in cliffs([_row(1, 0.9), _row(2, 0.4), _row(4, 0.4), _row(8, 0.9)])] == [2]
+    assert [c["size"] for c in cliffs([_row(1, 0.9), _row(2, 0.4)])] == [2]
     # A line of its own for each axis, and none of shapes of which some fit the cache.
-    assert cliffs([_row(1, 0.8), _row(2, 0.5), _row(64, 0.9, "image")]) == []
-    assert cliffs([_row(1, 0.8, resident=True), _row(2, 0.5), _row(4, 0.9)]) == []
+    assert cliffs([_row(1, 0.8), _row(64, 0.5, "image"), _row(96, 0.5, "image")]) == []
+    assert cliffs([_row(1, 0.8, resident=True), _row(2, 0.5), _row(4, 0.6)]) == []
 
 
 def test_every_size_is_swept_once(monkeypatch: pytest.MonkeyPatch) -> None:

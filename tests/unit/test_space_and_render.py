@@ -223,3 +223,26 @@ def test_every_refusal_has_numbers(space: Space) -> None:
     reasons = refused - {None}
     assert reasons, "some pair of values must be illegal, or the constraints check nothing"
     assert all(any(ch.isdigit() for ch in str(reason)) for reason in reasons)
+
+
+def test_a_fallback_stands_in_for_an_illegal_default() -> None:
+    cat = catalogue()
+    operator = cat.operator("conv2d_divide_leaky_relu")
+    for template in ("tensor", "warpgroup"):
+        space = cat.space(operator, SM90, template)
+        assert space.default_for(make_problem(operator, "seed"), SM90) == space.default
+        half = make_problem(operator, "seed", dtype="fp16")
+        assert space.check(half, space.default, SM90) is not None
+        assert space.default_for(half, SM90) == {**space.default, "PRODUCTS": 1}
+        assert space.config({"TILE_Y": 2}, space.default_for(half, SM90))["PRODUCTS"] == 1
+        assert space.default_for(make_problem(operator, "seed", {"groups": 2}), SM90) is None
+
+
+def test_few_channels_a_group_have_a_default_on_cpu() -> None:
+    cat = catalogue()
+    operator = cat.operator("depthwise_conv2d_relu6")
+    target = cpu_target_for("x86-64-v3")
+    space = cat.space(operator, target)
+    default = space.default_for(make_problem(operator, "small"), target)
+    assert default is not None
+    assert default["OC_PER_THREAD"] == 2

@@ -168,7 +168,7 @@ def _problem(space: Space, founder: Operator, catalogue: Catalogue) -> Problem:
         workload = WORKLOAD if WORKLOAD in operator.workloads else next(iter(operator.workloads))
         problems.append(make_problem(operator, workload))
     target = _target(space)
-    legal = (p for p in problems if space.check(p, space.default, target) is None)
+    legal = (p for p in problems if space.default_for(p, target) is not None)
     return next(legal, problems[0])
 
 

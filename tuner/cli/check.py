@@ -146,7 +146,8 @@ def _work(
         for judged in (problem,) if one_class else classes_of(space, problem):
             legal = [config for config in space.feasible(judged, target) if config not in seen]
             seen.update(legal)
-            chosen = legal if every else covering(legal, [space.default] if space.default in legal else [])
+            default = space.default_for(judged, target)
+            chosen = legal if every else covering(legal, [default] if default in legal else [])
             if chosen and judged.precision not in cases:
                 cases[judged.precision] = build_cases(judged, judged.precision)
             work += [(space, config, target, cases[judged.precision]) for config in chosen]

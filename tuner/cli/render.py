@@ -53,7 +53,7 @@ def command(
     else:
         device = cpu_target_for(arch) if arch else cpu_target()
     space = catalogue.space(declared, device, template, problem)
-    config = space.config(options.parse_settings(settings))
+    config = space.config(options.parse_settings(settings), space.default_for(problem, device))
     space.require(problem, config, device)
     source = render(space, problem, config, device)
     if not as_json:
