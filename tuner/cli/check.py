@@ -147,7 +147,8 @@ def _work(
             legal = [config for config in space.feasible(judged, target) if config not in seen]
             seen.update(legal)
             default = space.default_for(judged, target)
-            chosen = legal if every else covering(legal, [default] if default in legal else [])
+            first = [] if default is None or default not in legal else [default]
+            chosen = legal if every else covering(legal, first)
             if chosen and judged.precision not in cases:
                 cases[judged.precision] = build_cases(judged, judged.precision)
             work += [(space, config, target, cases[judged.precision]) for config in chosen]
