@@ -195,7 +195,8 @@ def _entry(entry: Mapping[str, Any] | None) -> str:
 
 def _time(entry: Mapping[str, Any]) -> str:
     share, joules = fraction_of_floor(entry), entry.get("energy_j")
-    floor = "" if share is None else f" ({100 * share:.0f}% of the floor)"
+    which = f", set by {entry['limit']}" if entry.get("limit") else ""
+    floor = "" if share is None else f" ({100 * share:.0f}% of the floor{which})"
     return f"{entry['time_ms']:.4g} ms{floor}" + ("" if joules is None else f", {1e3 * joules:.4g} mJ")
 
 

@@ -50,7 +50,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Each finalist, and how its config differs from the winner's, which stands in full elsewhere."""
     table = Table(box=None)
     energy = any(row.get("energy_ci95_j") for row in rows)
-    heads = ["mJ a launch (95%)"] if energy else []
+    heads = ["mJ (95%)"] if energy else []
     for name in ("finalist", "ms (95%)", *heads, "of the leader's (95%)"):
         table.add_column(name, no_wrap=True)
     sized = [name for name in _SIZES if any((row.get("resources") or {}).get(name) for row in rows)]

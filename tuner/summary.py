@@ -152,10 +152,19 @@ def _same(finalist: Mapping[str, Any], result: TrialResult) -> bool:
 
 
 def _entry(data: Mapping[str, Any]) -> Entry:
-    """With ``energy_j`` where it was read."""
+    """With ``energy_j`` where it was read, and the floor's ``limit`` where it is known."""
     energy = {} if data.get("energy_j") is None else {"energy_j": data["energy_j"]}
     plain = ("config", "template", "time_ms", "floor_ms", "error")
-    return {**{name: data.get(name) for name in plain}, **energy}
+    details = data.get("details")
+    limit = _limit(details if isinstance(details, Mapping) else data)
+    return {**{name: data.get(name) for name in plain}, **limit, **energy}
+
+
+def _limit(details: Mapping[str, Any]) -> Entry:
+    """What sets the floor: memory or arithmetic."""
+    floor = details.get("floor")
+    limit = floor.get("limit") if isinstance(floor, Mapping) else None
+    return {"limit": limit} if limit in ("memory", "arithmetic") else {}
 
 
 def entry_of(result: TrialResult) -> Entry:
@@ -165,6 +174,7 @@ def entry_of(result: TrialResult) -> Entry:
         "template": result.template,
         "time_ms": result.time_ms,
         "floor_ms": result.details.get("floor_ms"),
+        **_limit(result.details),
         "error": result.error,
         "resources": dict(result.resources),
     }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_what_is_shown(bench: Bench) -> None:
     assert bench.tune(trials=12, objective="energy") == "ok"
     shown = text_of(study_tables(study_document(bench.study)))
     assert "the winner surely takes the least energy of" in shown
-    assert "mJ a launch (95%)" in shown
+    assert "mJ (95%)" in shown
     best = summarise(bench.study)["best"]
     assert f"{1e3 * best['energy_j']:.4g} mJ" in shown
     run = {**study_document(bench.study), "status": "ok", "added": 12, "seconds": 1.0}
@@ -72,6 +73,20 @@ def test_what_is_shown(bench: Bench) -> None:
     shown = text_of(study_tables(study_document(bench.study)))
     assert "is surely the fastest" in shown
     assert "mJ" not in shown
+
+
+def test_the_bound_that_applies_is_shown(bench: Bench) -> None:
+    final = bench.worker._final
+
+    def with_floor(job: Job) -> TrialResult:
+        result = final(job)
+        return replace(result, details={**result.details, "floor": {"limit": "memory", "time_ms": 0.5}})
+
+    bench.worker._final = with_floor  # type: ignore[method-assign]
+    assert bench.tune(trials=12) == "ok"
+    document = study_document(bench.study)
+    assert document["best"]["limit"] == document["default"]["limit"] == "memory"
+    assert "of the floor, set by memory)" in text_of(study_tables(document))
 
 
 def test_ties_in_energy(bench: Bench) -> None:

@@ -21,6 +21,7 @@ from coldforge.codegen.settings import Settings
 from coldforge.codegen.space import Launch
 from coldforge.codegen.target import Target
 from coldforge.tuner.devices.base import Call, DeviceFault, LaunchRefused
+from coldforge.tuner.energy import Reading
 from coldforge.tuner.floor import Ceilings
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.request import TrialRequest
@@ -122,6 +123,7 @@ def test_a_trial_has_phases(bench: Workbench, device: Bench) -> None:
     assert list(result.details["phase_s"]) == ["load", "verify", "bind", "quiet", "time", "warm", "after"]
     assert 0 < sum(result.details["phase_s"].values()) <= result.seconds
     assert result.details["warm_ms"] == 1.0
+    assert result.details["device_state"] == {}
     assert not device.is_quiet
     assert device.unloaded == 1
     assert TrialResult.from_dict(result.to_dict()) == result
@@ -148,6 +150,28 @@ def test_finals_are_timed_in_a_quiet_context(bench: Workbench, device: Bench) ->
     assert second.ok
     assert device.timed > 0
     assert not device.is_quiet
+    assert first.details["device_record"] == second.details["device_record"] == {"model": "none"}
+    assert first.details["warm_ms"] == 1.0
+    assert "energy_j" not in first.details
+
+
+def test_finals_read_energy_where_it_is_asked_for(
+    bench: Workbench, device: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def readings(_: object, contestants: Sequence[object], rounds: int) -> list[list[Reading]]:
+        assert device.is_quiet
+        asked.append(rounds)
+        return [[Reading(index + 1.0, 100.0, 0.01, "made up")] * rounds for index in range(len(contestants))]
+
+    monkeypatch.setattr("coldforge.tuner.beside.energy_in_rounds", readings)
+    first, second = bench.finals([request(), request(config={"A": 2})], energy_rounds=3)
+    assert asked == [3]
+    assert (first.details["energy_j"], second.details["energy_j"]) == (1.0, 2.0)
+    assert first.details["energy_samples_j"] == [1.0] * 3
+    (third,) = bench.finals([request()])
+    assert "energy_j" not in third.details
 
 
 REFUSED = LaunchRefused("variant: 300000 bytes of shared memory a block; the device allows 232448")
