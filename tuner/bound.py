@@ -89,12 +89,15 @@ class Expectation:
         tolerance: float32, rounded up, the output's shape; 0 where the reference is not finite.
         finite: Whether every element of the reference is finite.
         norm: L2 norm of the reference's finite elements.
+        edge: The least magnitude that the output's type rounds to infinity, where some reference is so near
+            that an infinity may be right as well; else infinite. An infinity counts as this value there.
     """
 
     reference: torch.Tensor
     tolerance: torch.Tensor
     finite: bool
     norm: float
+    edge: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,16 @@ def expect(
     finite = bool(norm.isfinite())
     if not finite:
         norm = torch.linalg.vector_norm(reference.nan_to_num(0.0, 0.0, 0.0))
-    return Expectation(reference, tolerance, finite, float(norm))
+    edge = rounds_to_infinity(problem.dtype.torch)
+    # Beyond the edge, or nearer than the tolerance: what was expected as an infinity is one by now.
+    near = ((reference.abs() + tolerance >= edge) & reference.isfinite()).any()
+    return Expectation(reference, tolerance, finite, float(norm), edge if bool(near) else math.inf)
+
+
+def rounds_to_infinity(dtype: torch.dtype) -> float:
+    """The least magnitude that rounds to infinity: half a unit in the last place above the largest value."""
+    info = torch.finfo(dtype)
+    return info.max + info.eps * 2.0 ** math.floor(math.log2(info.max)) / 2
 
 
 def _expect_part(
@@ -174,9 +186,9 @@ def _expect_part(
         problem.dtype.eps if problem.dtype.eps > eps else 0.0
     )  # else the last step's rounding is this one
     exact, allowed = v, slack + v.abs() * stored + smallest
-    # A finite value that the output's type cannot hold is expected as the infinity that it rounds to.
-    largest = torch.finfo(problem.dtype.torch).max
-    exact = torch.where(exact.abs() > largest, exact.sign() * math.inf, exact)
+    # A value that the output's type surely cannot hold is expected as the infinity that it rounds to.
+    beyond = exact.abs() - allowed >= rounds_to_infinity(problem.dtype.torch)
+    exact = torch.where(beyond, exact.sign() * math.inf, exact)
     allowed = torch.where(exact.isfinite(), allowed, 0.0)
     return exact, torch.nextafter(allowed.float(), torch.full((), math.inf, device=v.device))
 
@@ -255,13 +267,18 @@ def samples_apart(problem: Problem) -> bool:
 
 
 def judge(output: torch.Tensor, expected: Expectation) -> Judgement:
-    """Compares element by element; NaN and infinities must stand exactly where the reference has them."""
+    """Compares element by element; NaN and infinities must stand exactly where the reference has them, but
+    that values at the edge of the output's range may be on either side of it."""
     got, want, allowed = output.reshape(-1), expected.reference.view(-1), expected.tolerance.view(-1)
     compare = _compare_finite if expected.finite else _compare
     worst, place, wrong, error2 = -1.0, 0, 0, 0.0
     for first in range(0, got.numel(), CHUNK_ELEMENTS):
         part = slice(first, first + CHUNK_ELEMENTS)
-        ratio, part_error2 = compare(got[part].to(torch.float64), want[part], allowed[part])
+        value = got[part].to(torch.float64)
+        if math.isfinite(expected.edge):
+            near = value.isinf() & want[part].isfinite()
+            value = torch.where(near, value.sign() * expected.edge, value)
+        ratio, part_error2 = compare(value, want[part], allowed[part])
         top, where = ratio.max(0)
         # One transfer a chunk: on a GPU each costs a wait.
         figures = torch.stack((top, where.double(), (ratio > 1).sum().double(), part_error2)).tolist()

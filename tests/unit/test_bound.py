@@ -229,3 +229,25 @@ def test_moved_by_is_the_least_over_the_samples_that_say_anything() -> None:
     assert moved_by(
         problem, replace(expected, reference=partly), torch.where(partly.isnan(), partly, other)
     ) == (pytest.approx(50, rel=1e-5))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_either_side_of_the_largest_value(sign: float) -> None:
+    """Values between 65504 and 65520 round to the one, those from 65520 on to infinity; an error decides."""
+    operator = catalogue().operator("conv2d_plain")
+    shape = {"N": 1, "C_in": 1, "H": 1, "W": 3, "C_out": 1, "kernel_size": 1, "padding": 0, "bias": 0}
+    problem = make_problem(operator, "small", shape, dtype="fp16")
+    x = torch.tensor([1040.0, 1041.0, 2000.0]).half().reshape(1, 1, 1, 3)
+    # 65487.5 and 65550.5 are below and above the edge by less than the tolerance, 125937.5 is far beyond.
+    weight = torch.tensor([sign * 62.96875]).half().reshape(1, 1, 1, 1)
+    expected = expect(problem, {"x": x, "weight": weight}, problem.scalars, "fp16")
+    assert expected.edge == 65520.0
+    finite, infinite = sign * 65504.0, sign * math.inf
+    for right in ([finite, finite], [infinite, infinite], [finite, infinite], [infinite, finite]):
+        assert judge(torch.tensor([*right, infinite]).half().reshape(1, 1, 1, 3), expected).wrong == 0
+    for wrong in (-infinite, math.nan, sign * 65000.0, 0.0):
+        assert judge(torch.tensor([wrong, finite, infinite]).half().reshape(1, 1, 1, 3), expected).wrong == 1
+    assert judge(torch.tensor([finite, finite, finite]).half().reshape(1, 1, 1, 3), expected).wrong == 1
+    far = expect(problem, {"x": x / 2, "weight": weight / 2}, problem.scalars, "fp16")
+    assert far.edge == math.inf
+    assert judge(torch.full((1, 1, 1, 3), infinite).half(), far).wrong == 3
