@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.errors import InputError
+from coldforge.codegen.problem import make_problem
 from coldforge.codegen.settings import Settings
 from coldforge.codegen.target import detect
+from coldforge.tuner.bench import bench
 from coldforge.tuner.beside import figures_beside
 from coldforge.tuner.devices import open_device
 from coldforge.tuner.devices.base import Device
@@ -197,3 +201,25 @@ def test_a_probe_stays_under_the_table(device: Device, tmp_path: Path) -> None:
         assert found.copy == pytest.approx(known.copy, rel=0.1)
         for unit, rate in found.flops.items():
             assert 0.4 * known.flops[unit] < rate <= known.flops[unit]
+
+
+@pytest.mark.timeout(900)
+def test_rows_of_a_bench_have_graphs_and_energy(tmp_path: Path) -> None:
+    target = detect("cuda")
+    problem = make_problem(catalogue().operator("conv2d_divide_leaky_relu"), "small")
+    try:
+        found = bench(problem, target, Settings(tmp_path, 2, "g++", True), budget_ms=500.0)
+    except InputError as error:
+        pytest.skip(str(error))  # no frozen kernel is of this GPU
+    rows = {row["name"]: row for row in found["rows"] if not row["reason"]}
+    for name, row in rows.items():
+        figures = (row["time_ms"], row["warm_ms"], row.get("graph_ms"), row.get("energy_j"))
+        print(name, *figures, row.get("graph_reason", ""))
+        assert "side_streams" not in row
+        assert row["graph_ms"] is not None or row["graph_reason"]
+    frozen = rows["frozen"]
+    assert 0 < frozen["graph_ms"] < 1.5 * frozen["warm_ms"]
+    assert frozen["graph_ms"] < rows["eager"]["graph_ms"]
+    assert found["ceilings"]["copy"] > 0
+    assert found["probe"]["source"] == "probe"
+    assert found["device_record"]["sm_clock_mhz"] > 0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from coldforge.tuner.beside import figures_beside
+from coldforge.tuner.cli.bench import _show
 from coldforge.tuner.devices.base import Call, GraphTime
 from coldforge.tuner.devices.meters import Meter
 from coldforge.tuner.energy import (
@@ -165,3 +166,25 @@ def test_what_stands_beside_a_time() -> None:
     assert found["energy_samples_j"] == [3.0, 1.0, 2.0]
     assert found["energy_launch_ms"] == 20.0
     assert (found["energy_power_w"], found["energy_source"]) == (100.0, "m")
+
+
+def test_the_table_of_a_bench_has_what_stands_beside(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    plain = {"ci95_ms": [0.9, 1.1], "error": 1e-7, "reason": "", "time_ms": 1.0}
+    frozen = {**plain, "name": "frozen", "warm_ms": 0.75, "graph_ms": 0.625, "energy_j": 0.4375}
+    eager = {**plain, "name": "eager", "graph_ms": None, "graph_reason": "it waits", "side_streams": True}
+    floor = {"floor_ms": 0.5, "floor": {"limit": "memory"}, "cold": True, "variant": "v"}
+    ratios = {"speedup": {"eager": 1.0}, "speedup_ci95": {"eager": [1.0, 1.0]}}
+    found = {"operator": "op", "workload": "w", "device": "d", "rows": [frozen, eager], **floor, **ratios}
+    _show(found)
+    shown = capsys.readouterr().out
+    for words in ("warm ms", "graph ms", "mJ", "0.7500", "0.6250", "437.5"):
+        assert words in shown
+    assert "floor 0.5 ms (set by memory), of which the frozen kernel reaches 50%" in shown
+    assert "eager: left work on other streams" in shown
+    _show({**found, "rows": [{**plain, "name": "frozen"}, {**plain, "name": "eager"}]})
+    shown = capsys.readouterr().out
+    assert "mJ" not in shown
+    assert "streams" not in shown

@@ -120,8 +120,8 @@ def _show(found: dict[str, Any]) -> None:
     floor = "unknown: all of it fits the cache"
     if found["floor_ms"]:
         share = 100 * found["floor_ms"] / found["rows"][0]["time_ms"]
-        limit = found["floor"]["limit"]
-        floor = f"{found['floor_ms']:.4g} ms ({limit}), of which the frozen kernel reaches {share:.0f}%"
+        limit = f" (set by {found['floor']['limit']})" if found.get("floor") else ""
+        floor = f"{found['floor_ms']:.4g} ms{limit}, of which the frozen kernel reaches {share:.0f}%"
     console.print(f"{found['variant']}, floor {floor}", highlight=False, soft_wrap=True)
     if aside := [row["name"] for row in found["rows"] if row.get("side_streams")]:
         console.print(
