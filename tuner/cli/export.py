@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ...codegen.atomic import write_text
-from ...codegen.errors import ColdforgeError, InputError
+from ...codegen.errors import InputError
 from ...codegen.settings import load_settings
 from . import options
-from .output import json_text, print_json
+from .output import json_text, place_of, print_json, write_whole
 
 if TYPE_CHECKING:
     from ..export.rows import Export
@@ -40,7 +38,7 @@ def command(study: str, form: str, output: str | None, storage: str | None, as_j
 
     if as_json and output is None and form == "csv":
         raise InputError("--json says what was written; with --format csv it needs -o FILE")
-    path = None if output is None else _place(output)
+    path = None if output is None else place_of(output, ", or leave -o out for standard output")
     opened = open_storage(storage, load_settings().home, create=False)
     with storage_faults():
         found = export_of(find_study(opened, study))
@@ -48,10 +46,7 @@ def command(study: str, form: str, output: str | None, storage: str | None, as_j
     if path is None:
         click.echo(text, nl=False)
         return
-    try:
-        write_text(path, text)
-    except ColdforgeError as error:
-        raise InputError(str(error)) from None
+    write_whole(path, text)
     told = {"file": str(path), "format": form, "bytes": len(text.encode()), "trials": len(found.rows)}
     if as_json:
         print_json({**told, "study": found.summary["study"]})
@@ -71,25 +66,3 @@ def _text(found: Export, form: str) -> str:
     from ..export.document import to_document
 
     return json_text(to_document(found)) + "\n"
-
-
-def _place(output: str) -> Path:
-    """The file to write.
-
-    Raises:
-        InputError: it cannot be one.
-    """
-    path = Path(output)
-    if "\0" in output:
-        raise InputError(f"-o {output!r:.200}: a name holds no null character")
-    try:
-        if path.is_dir():
-            raise InputError(f"-o {output} is a folder; name a file")
-        if path.exists() and not path.is_file():  # a device is not to be replaced by a file
-            raise InputError(f"-o {output} is no file; name one, or leave -o out for standard output")
-        there = next(place for place in path.absolute().parents if place.exists())
-    except (OSError, ValueError) as error:
-        raise InputError(f"-o {output!r:.200}: {getattr(error, 'strerror', None) or error}") from None
-    if not there.is_dir():
-        raise InputError(f"-o {output}: {there} is a file, not a folder")
-    return path

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...codegen.atomic import write_text
-from ...codegen.errors import ColdforgeError, InputError
+from ...codegen.errors import InputError
 from ...codegen.settings import load_settings
 from . import options
-from .output import print_json
+from .output import place_of, print_json, write_whole
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -31,7 +30,7 @@ def command(study: str, output: str, bundle: str | None, storage: str | None, as
     """Write the report of STUDY (as `show` names one) into FILE: a page that opens offline and says why the
     winner won."""
     _require_library()
-    path = _place(output)
+    path = place_of(output)
 
     from ..report.page import render_page
     from ..report.story import tell
@@ -44,10 +43,7 @@ def command(study: str, output: str, bundle: str | None, storage: str | None, as
     with storage_faults():
         story = tell(find_study(opened, study))
     page = render_page(story)
-    try:
-        write_text(path, page)
-    except ColdforgeError as error:
-        raise InputError(str(error)) from None
+    write_whole(path, page)
     if as_json:
         print_json({"file": str(path), "bytes": len(page.encode()), **story.to_dict()})
     else:
@@ -61,26 +57,6 @@ def _require_library() -> None:
             f"a report needs the extra `report`, and {' and '.join(missing)} is not installed: "
             f"pip install {' '.join(missing)}"
         )
-
-
-def _place(output: str) -> Path:
-    """The file to write.
-
-    Raises:
-        InputError: it cannot be one.
-    """
-    path = Path(output)
-    try:
-        if path.is_dir():
-            raise InputError(f"-o {output} is a folder; name a file")
-        if path.exists() and not path.is_file():  # a device is not to be replaced by a file
-            raise InputError(f"-o {output} is no file; name one")
-        there = next(place for place in (path.absolute().parent, *path.absolute().parents) if place.exists())
-    except (OSError, ValueError) as error:
-        raise InputError(f"-o {output!r:.200}: {getattr(error, 'strerror', None) or error}") from None
-    if not there.is_dir():
-        raise InputError(f"-o {output}: {there} is a file, not a folder")
-    return path
 
 
 def _carried(bundle: str) -> BaseStorage:
