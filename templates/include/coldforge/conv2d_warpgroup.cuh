@@ -222,8 +222,8 @@ struct Conv2dConsumer {
     for (int row = 0; row < 2; ++row) factors[row] = factor[row] * stage->unscale;
   }
   // Computes the next CHAIN runs of a tile whose sums are all exact: the products of each are begun before
-  // results are made of the sums of the one before. (Across a loop's turns the compiler would not let products
-  // go on beside other work.)
+  // results are made of the sums of the one before. (Across a loop's turns the compiler would not let
+  // products go on beside other work.)
   __device__ __forceinline__ void chain(TileRuns<G>& tile_runs, T* to) {
     RunSums<G> sums[2];
     TileRun run = tile_runs.next();
@@ -233,7 +233,8 @@ struct Conv2dConsumer {
       TileRun following{};
       if (i + 1 < G::CHAIN) {
         following = tile_runs.next();
-        begin_run<G>(sums[(i + 1) % 2], stage->operands, weights, following.row * G::PITCH + following.column);
+        begin_run<G>(sums[(i + 1) % 2], stage->operands, weights,
+                     following.row * G::PITCH + following.column);
         warpgroup_wait<1>();
       } else {
         warpgroup_wait<0>();
@@ -243,8 +244,8 @@ struct Conv2dConsumer {
     }
   }
   // Makes results of the sums of a run and hands them on.
-  __device__ __forceinline__ void results(RunSums<G>& sums, const Conv2dTensorTile<G>& tile, const TileRun& run,
-                                          T* to) {
+  __device__ __forceinline__ void results(RunSums<G>& sums, const Conv2dTensorTile<G>& tile,
+                                          const TileRun& run, T* to) {
     keep_behind_wait(sums.high);
     if constexpr (G::PARTS == 2) keep_behind_wait(sums.cross);
     if (run.count == 0) return;

@@ -69,7 +69,8 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int OC_TILE = 64, OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
 
-  // Registers of a thread that does not multiply, once it has given others away; of one that does; 0: as compiled.
+  // Registers of a thread that does not multiply, once it has given others away; of one that does; 0: as
+  // compiled.
   static constexpr int LEFT = C::LEFT, TAKEN = C::TAKEN;
 
   // A float is a half and the half nearest to what is left of it, times LOW_SCALE; or a half alone.
@@ -117,7 +118,8 @@ struct Conv2dWarpgroupGeometry {
 
   static_assert(HELPERS % 4 == 0, "a consumer begins at a multiple of four warps");
   static_assert(COLUMNS % 32 == 0 && COLUMNS % P::stride_w == 0 && WIDEST >= 8, "odd columns");
-  static_assert((RING & (RING - 1)) == 0 && SLOTS >= 1 && RING >= SLOTS * RUN_BYTES + PARTS_BYTES, "results would overtake themselves");
+  static_assert((RING & (RING - 1)) == 0 && SLOTS >= 1 && RING >= SLOTS * RUN_BYTES + PARTS_BYTES,
+                "results would overtake themselves");
   static_assert(sizeof(T) == 4 || PARTS == 1, "16-bit values are not split");
   static_assert(sizeof(Shared) == C::SHARED_BYTES, "the declared and the real shared memory differ");
 };

@@ -24,7 +24,7 @@ struct ResultWriter {
   unsigned char* slots[2];  // the rings of this lane's two channels
   u32 start;                // the address of the run of the block's first channel, but for 2^32
   u32 from[2];              // where the lane's first elements go in rings, but for what is written
-  u32 written;              // bytes that are written of every channel
+  u32 written;              // bytes that are written of every channel; 0 before the first run too
   bool in_pairs;
 
   __device__ __forceinline__ ResultWriter(typename G::Shared& shared, const Conv2dSizes& sizes)
