@@ -48,8 +48,7 @@ class Search:
         streams = np.random.SeedSequence([seed, len(trials), *salt]).spawn(2)
         self._rng = np.random.default_rng(streams[0])
         sampler = factory(feasible, int(streams[1].generate_state(1)[0]))
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), sampler=sampler)
+        self._study = quiet_study(sampler)
         self._pending: dict[int, int] = {}
         for trial in trials:
             index = feasible.index_of(trial.params)
@@ -123,7 +122,7 @@ class Search:
 
     def _ask_sampler(self) -> int:
         trial = self._study.ask()
-        params = self._suggested(trial)
+        params = suggested(trial, self.feasible)
         index = self.feasible.index_of(params)
         if index is not None and self.feasible.unseen[index]:
             self.feasible.unseen[index] = False
@@ -137,16 +136,6 @@ class Search:
         self._await(nearest)
         return nearest
 
-    def _suggested(self, trial: optuna.Trial) -> Params:
-        distributions = self.feasible.distributions
-        template = str(trial.suggest_categorical(TEMPLATE, distributions[TEMPLATE].choices))
-        params: Params = {TEMPLATE: template}
-        for name in self.feasible.names[template]:
-            value = trial.suggest_categorical(name, distributions[name].choices)
-            assert isinstance(value, int | str)
-            params[name] = value
-        return params
-
     def _await(self, index: int) -> None:
         """Adds a RUNNING trial for a point that the sampler did not suggest in these words."""
         number = len(self._study.get_trials(deepcopy=False))
@@ -159,3 +148,21 @@ class Search:
         )
         self.feasible.unseen[index] = False
         self._pending[index] = number
+
+
+def quiet_study(sampler: optuna.samplers.BaseSampler) -> optuna.Study:
+    """A study in memory; Optuna tells of it what is a warning at least."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(storage=optuna.storages.InMemoryStorage(), sampler=sampler)
+
+
+def suggested(trial: optuna.Trial, feasible: FeasibleSet) -> Params:
+    """What the sampler suggests: a template and its parameters, feasible together or not."""
+    distributions = feasible.distributions
+    template = str(trial.suggest_categorical(TEMPLATE, distributions[TEMPLATE].choices))
+    params: Params = {TEMPLATE: template}
+    for name in feasible.names[template]:
+        value = trial.suggest_categorical(name, distributions[name].choices)
+        assert isinstance(value, int | float | str)
+        params[name] = value
+    return params

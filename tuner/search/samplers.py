@@ -11,6 +11,7 @@ from optuna.samplers import BaseSampler
 
 from ...codegen.errors import UnknownName
 from .feasible import FeasibleSet
+from .guided import GaussianProcess
 from .whole import InOrder, RandomOrder
 
 SamplerFactory = Callable[[FeasibleSet, int], BaseSampler]
@@ -37,7 +38,11 @@ def _exhaustive(feasible: FeasibleSet, seed: int) -> BaseSampler:
     return InOrder(feasible)
 
 
-SAMPLERS: dict[str, SamplerFactory] = {"tpe": _tpe, "random": _random, "exhaustive": _exhaustive}
+def _gp(feasible: FeasibleSet, seed: int) -> BaseSampler:
+    return GaussianProcess(feasible, seed)
+
+
+SAMPLERS: dict[str, SamplerFactory] = {"gp": _gp, "tpe": _tpe, "random": _random, "exhaustive": _exhaustive}
 
 
 def sampler_named(name: str | None) -> SamplerFactory:
