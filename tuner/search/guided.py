@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default sampler: after a few spread points, the unseen one of which a Gaussian process expects the most
-improvement.
+"""The sampler that a Gaussian process guides: after a few spread points, the unseen one of which the process
+expects the most improvement.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import math
 import numpy as np
 from optuna.study import Study
 
+from .densities import by_turns, density_scores, near_the_best
 from .encoding import encode
 from .feasible import FeasibleSet
 from .history import History, Reader
-from .start import spread_points
+from .start import START, spread_points
 from .surrogate import Surrogate
 from .whole import WholePointSampler
 
-START = 10
-"""Spread points before the model is asked."""
+MOST_TRIALS = 500
+"""Beyond, the process would take longer than it saves: the densities take over."""
+MOST_CANDIDATES = 20_000
+"""Of larger sets, a part is looked at: so many points, drawn anew from time to time."""
 _FIRST_STEPS, _STEPS = 12, 8
 _FIT_AGAIN = 1.25
 """The weights are found anew when there are so many times the observations of the last time."""
@@ -36,14 +39,17 @@ class GaussianProcess(WholePointSampler):
         self._model = Surrogate(self._encoding)
         self._guesses: dict[int, float] = {}
         self._fit_at = 0
+        self._best_then = math.inf
 
     def choose(self, study: Study) -> int:
-        """The next of the spread points, then of the model's."""
+        """The next of the spread points, then of the process's."""
         history = self._reader.read(study)
         while self._start and len(history) < START:
             index = self._start.pop(0)
             if self.feasible.unseen[index]:
                 return index
+        if len(history) > MOST_TRIALS or len(history) == 0:
+            return by_turns(self._encoding, history, self.feasible.unseen, self._rng)
         return self._improve(history)
 
     def _improve(self, history: History) -> int:
@@ -58,23 +64,44 @@ class GaussianProcess(WholePointSampler):
         return index
 
     def _update(self, history: History, values: np.ndarray) -> None:
-        """Brings the model to the history; observed points stay, unless some were withdrawn."""
-        known = len(self._model.observed)
-        if len(history) >= self._fit_at or history.points[:known] != self._model.observed:
-            steps = _STEPS if known else _FIRST_STEPS
-            self._model.fit(history.points, values, np.arange(len(self.feasible)), steps)
-            self._fit_at = int(_FIT_AGAIN * len(history)) + 1
-        for index in history.points[len(self._model.observed) :]:
-            self._model.observe(index)
+        """Brings the model to the history. Observed points stay, unless some were withdrawn."""
+        model = self._model
+        known = len(model.observed)
+        best = float(np.fmin.reduce(history.times, initial=math.inf))
+        spent = not self.feasible.unseen[model.candidates].any()
+        # Of a part of the set, what is near a new best may not be among the candidates.
+        elsewhere = len(self.feasible) > MOST_CANDIDATES and best < self._best_then
+        fit = len(history) >= self._fit_at
+        if fit or spent or elsewhere or history.points[:known] != model.observed:
+            steps = (_STEPS if known else _FIRST_STEPS) if fit else 0
+            model.fit(history.points, values, self._candidates(history, values), steps)
+            self._best_then = best
+            if fit:
+                self._fit_at = int(_FIT_AGAIN * len(history)) + 1
+        for index in history.points[len(model.observed) :]:
+            model.observe(index)
+
+    def _candidates(self, history: History, values: np.ndarray) -> np.ndarray:
+        """All points; of a large set those near the best, those that the densities favour, and some drawn at
+        random."""
+        unseen = self.feasible.unseen
+        if len(unseen) <= MOST_CANDIDATES:
+            return np.arange(len(unseen))
+        scores = np.where(unseen, density_scores(self._encoding, history, values), -np.inf)
+        favoured = np.argpartition(scores, -MOST_CANDIDATES // 2)[-MOST_CANDIDATES // 2 :]
+        drawn = self._rng.choice(len(unseen), MOST_CANDIDATES // 2, replace=False)
+        near = near_the_best(self._encoding, history, values, unseen)
+        return np.unique(np.concatenate([near, favoured, drawn]))
 
 
 def improvement(expected: np.ndarray, deviation: np.ndarray, best: float) -> np.ndarray:
-    """Expected improvement below `best` of normal variables, as its logarithm's order: where it underflows,
-    what comes nearest to an improvement counts.
+    """Expected improvement below `best` of normal variables. Where it is next to nothing everywhere, what
+    comes nearest to an improvement counts.
     """
     apart = (best - expected) / deviation
     gain = deviation * (apart * _normal(apart) + np.exp(-0.5 * apart**2) / math.sqrt(2 * math.pi))
-    return np.where(gain > 1e-12 * deviation, gain, 1e-12 * deviation.min() * np.exp(apart / 100 - 1))
+    least = 1e-12 * float(deviation.min())
+    return np.where(gain > least, gain, least * np.exp(np.minimum(apart, 0) / 100))
 
 
 def _normal(x: np.ndarray) -> np.ndarray:

@@ -7,6 +7,9 @@ import numpy as np
 
 from .encoding import Encoding
 
+START = 10
+"""Spread points before a model is asked."""
+
 
 def spread_points(encoding: Encoding, count: int, rng: np.random.Generator) -> list[int]:
     """A Latin hypercube over the parameters, each sample snapped to the nearest point of the set.
@@ -22,7 +25,7 @@ def spread_points(encoding: Encoding, count: int, rng: np.random.Generator) -> l
     samples = (np.array(slices).reshape(parameters, count).T + rng.random((count, parameters))) / count
     chosen: list[int] = []
     for sample in samples[: len(encoding.codes)]:
-        differ = np.floor(sample * encoding.levels) != encoding.codes
+        differ = np.floor(sample * encoding.choices) != encoding.codes
         distance = (differ + np.abs(encoding.places - sample)).sum(axis=1)
         distance[chosen] = np.inf
         chosen.append(int(rng.choice(np.flatnonzero(distance <= distance.min() + 1e-9))))

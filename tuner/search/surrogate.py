@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Gaussian process over the points of a feasible set, in numpy.
 
-The kernel is exp(-sum of w_i d_i), the product of one factor a feature: d_i is the distance of two points in
-one number of the encoding, or whether they differ in one parameter. Each has a weight of its own, found by
-the marginal likelihood. It is rough (Matern 1/2 along each feature), as performance over tuning parameters
-is, and it shares what it learns between points that have some parameters in common.
+The kernel is exp(-sum of w_i d_i), a product of one factor for each distance d_i of two points' traits. Each
+has a weight of its own, found by the marginal likelihood. It is rough (Matern 1/2 along each scale), as
+performance over tuning parameters is, and what it learns it shares between points that have some parameters
+in common.
 
-With the weights fixed, one more observation costs a matrix-vector product: what the predictions need of the
-kernel is kept as its triangular solution against the observed points, and grows by a column.
+With the weights fixed, one more observation costs a matrix-vector product: the kernel between observed points
+and candidates is kept multiplied by the inverse of the observed points' Cholesky factor, and grows by a row.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from .encoding import Encoding
 
@@ -33,14 +34,15 @@ class Surrogate:
     """
 
     def __init__(self, encoding: Encoding) -> None:
-        self._numbers, self._codes = encoding.numbers, encoding.codes
-        features = self._numbers.shape[1] + self._codes.shape[1]
-        self._typical = np.log(np.full(features + 1, _TYPICAL_EXPONENT / max(1, features)))
-        self._typical[-1] = np.log(_TYPICAL_NOISE)
+        self._traits = encoding.traits
+        distances = sum(trait.distances for trait in self._traits)
+        typical = np.full(distances + 1, _TYPICAL_EXPONENT / max(1, distances))
+        typical[-1] = _TYPICAL_NOISE
+        self._typical = np.log(typical)
         self._weights = self._typical.copy()  # logarithms; the last one is the noise's share
-        self.observed: list[int] = []
-        self.candidates = np.arange(0)
-        self._restart(0)
+        # The matrices are small, and other processes want the cores: compilers, a kernel that is timed.
+        self._threads = ThreadpoolController()
+        self.fit([], np.zeros(0), np.arange(0), 0)
 
     def fit(self, observed: list[int], values: np.ndarray, candidates: np.ndarray, steps: int) -> None:
         """Finds the weights that make `values` likely, beginning at those found before.
@@ -51,25 +53,30 @@ class Surrogate:
             candidates: points to predict from now on.
             steps: of the ascent, each costs len(observed)^3.
         """
-        if len(observed) > 1 and np.ptp(values) > 0:
-            self._weights = self._ascend(np.array(observed), values - values.mean(), steps)
-        self.candidates = candidates
-        self._restart(len(observed))
-        for index in observed:
-            self.observe(index)
+        self.observed, self.candidates = list(observed), candidates
+        points = np.array(observed, dtype=int)
+        with self._threads.limit(limits=1, user_api="blas"):
+            if steps and len(points) > 1 and np.ptp(values) > 0:
+                self._weights = self._ascend(points, values - values.mean(), steps)
+            self._tables = self._weighted()
+            self._levels = [trait.levels[candidates] for trait in self._traits]
+            self._restart(points)
 
     def observe(self, index: int) -> None:
         """Adds a point; its value is not needed before `predict`."""
         count = len(self.observed)
         if count == len(self._inverse):
-            self._grow()
-        row = self._inverse[:count, :count] @ self._kernel(index, np.array(self.observed, dtype=int))
-        scale = np.sqrt(max(1e-8, 1.0 + np.exp(self._weights[-1]) - row @ row))
-        solved = self._solved[:, :count] @ row.astype(np.float32)
-        column = (self._kernel(index, self.candidates) - solved) / np.float32(scale)
-        self._solved[:, count] = column
-        self._variance = np.maximum(self._variance - column**2, 1e-9)
-        self._inverse[count, :count] = -(row @ self._inverse[:count, :count]) / scale
+            self._inverse = np.pad(self._inverse, ((0, count), (0, count)))
+            self._solved = np.concatenate([self._solved, np.zeros_like(self._solved)])
+        with self._threads.limit(limits=1, user_api="blas"):
+            known = self._kernel_among(np.array([index]), np.array(self.observed, dtype=int))[0]
+            row = self._inverse[:count, :count] @ known
+            scale = np.sqrt(max(1e-8, 1.0 + np.exp(self._weights[-1]) - row @ row))
+            solved = row.astype(np.float32) @ self._solved[:count]
+            new = (self._kernel(np.array([index]))[0] - solved) / np.float32(scale)
+            self._inverse[count, :count] = -(row @ self._inverse[:count, :count]) / scale
+        self._solved[count] = new
+        self._variance -= new**2
         self._inverse[count, count] = 1.0 / scale
         self.observed.append(index)
 
@@ -81,36 +88,55 @@ class Surrogate:
         """
         count = len(self.observed)
         mean = values.mean()
-        whitened = self._inverse[:count, :count] @ (values - mean)
-        size = whitened @ whitened / count
-        expected = mean + self._solved[:, :count] @ whitened.astype(np.float32)
-        return expected.astype(float), np.sqrt(max(size, 1e-12) * self._variance.astype(float))
+        with self._threads.limit(limits=1, user_api="blas"):
+            whitened = self._inverse[:count, :count] @ (values - mean)
+            expected = mean + whitened.astype(np.float32) @ self._solved[:count]
+        size = max(whitened @ whitened / count, 1e-12)
+        return expected.astype(float), np.sqrt(size * np.maximum(self._variance, 1e-9).astype(float))
 
-    def _restart(self, room: int) -> None:
-        self.observed = []
-        room = max(32, room + room // 2)
-        self._inverse = np.zeros((room, room))  # of the Cholesky factor of the observed points' kernel
-        self._solved = np.zeros((len(self.candidates), room), dtype=np.float32)
+    def _restart(self, points: np.ndarray) -> None:
+        count, room = len(points), max(32, len(points) + len(points) // 2)
+        self._inverse = np.zeros((room, room))  # of the Cholesky factor
+        self._solved = np.zeros((room, len(self.candidates)), dtype=np.float32)
         self._variance = np.ones(len(self.candidates), dtype=np.float32)
+        if count:
+            own = self._kernel_among(points, points).astype(float)
+            own[np.diag_indices(count)] = 1.0 + np.exp(self._weights[-1])
+            self._inverse[:count, :count] = np.linalg.inv(np.linalg.cholesky(own))
+            inverse = self._inverse[:count, :count].astype(np.float32)
+            np.matmul(inverse, self._kernel(points), out=self._solved[:count])
+            self._variance -= (self._solved[:count] ** 2).sum(axis=0)
 
-    def _grow(self) -> None:
-        room, more = len(self._inverse), len(self._inverse)
-        self._inverse = np.pad(self._inverse, ((0, more), (0, more)))
-        self._solved = np.concatenate([self._solved, np.zeros((len(self._solved), room), np.float32)], axis=1)
+    def _weighted(self) -> list[np.ndarray]:
+        """For each trait, the exponent that two of its values bring, float32 [values, values]."""
+        weights, tables = np.exp(self._weights).astype(np.float32), []
+        first = 0
+        for trait in self._traits:
+            tables.append(trait.apart(weights[first : first + trait.distances]))
+            first += trait.distances
+        return tables
 
-    def _kernel(self, index: int, others: np.ndarray) -> np.ndarray:
-        weights = np.exp(self._weights[:-1]).astype(np.float32)
-        apart = np.abs(self._numbers[others] - self._numbers[index])
-        differ = self._codes[others] != self._codes[index]
-        split = self._numbers.shape[1]
-        return np.exp(-(apart @ weights[:split] + differ @ weights[split:]))
+    def _kernel(self, points: np.ndarray) -> np.ndarray:
+        """float32 [points, candidates]."""
+        exponent = np.zeros((len(points), len(self.candidates)), dtype=np.float32)
+        for trait, table, levels in zip(self._traits, self._tables, self._levels, strict=True):
+            exponent -= np.take(table[trait.levels[points]], levels, axis=1)
+        return np.exp(exponent, out=exponent)
 
-    def _ascend(self, observed: np.ndarray, values: np.ndarray, steps: int) -> np.ndarray:
+    def _kernel_among(self, points: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """float32 [points, others]."""
+        exponent = np.zeros((len(points), len(others)), dtype=np.float32)
+        for trait, table in zip(self._traits, self._tables, strict=True):
+            exponent -= table[trait.levels[points][:, None], trait.levels[others]]
+        return np.exp(exponent)
+
+    def _ascend(self, points: np.ndarray, values: np.ndarray, steps: int) -> np.ndarray:
         """The best weights on the way of some steps of Adam on the posterior of the weights' logarithms."""
-        numbers, codes = self._numbers[observed].T, self._codes[observed].T
-        distances = np.concatenate(
-            [np.abs(numbers[:, :, None] - numbers[:, None, :]), codes[:, :, None] != codes[:, None, :]]
-        ).reshape(len(numbers) + len(codes), -1)
+        found = []
+        for trait in self._traits:
+            levels = trait.levels[points]
+            found.append(trait.each_apart[:, levels[:, None], levels].reshape(trait.distances, -1))
+        distances = np.concatenate(found) if found else np.zeros((0, len(points) ** 2), np.float32)
         at, best, lowest = self._weights.copy(), self._weights, np.inf
         first, second = np.zeros_like(at), np.zeros_like(at)
         for step in range(1, steps + 1):
