@@ -110,7 +110,9 @@ def test_nearest_unseen_differs_least_and_follows_the_rng() -> None:
 
 
 def test_unknown_sampler() -> None:
-    with pytest.raises(UnknownName, match="unknown sampler 'nope'; known: exhaustive, random, tpe"):
+    with pytest.raises(
+        UnknownName, match="unknown sampler 'nope'; known: densities, exhaustive, gp, local, random, tpe"
+    ):
         sampler_named("nope")
 
 

@@ -103,7 +103,8 @@ def encode(feasible: FeasibleSet) -> Encoding:
         if len(choices) > 2 and _numbers(choices) and min(choices) > 0:
             logs.append((codes, np.array([math.log2(value) for value in choices])))
     most = sorted(logs, key=lambda log: -len(log[1]))[:_MOST_PRODUCTS_OF]
-    traits += [_product(*one, *other) for one, other in itertools.combinations(most, 2)]
+    pairs = itertools.combinations(most, 2)
+    traits += [_product(*a, *b) for a, b in pairs if ((a[0] >= 0) & (b[0] >= 0)).any()]
     shape = (len(columns), len(feasible))
     return Encoding(np.array(columns, dtype=np.int32).reshape(shape).T.copy(), tuple(traits))
 

@@ -20,8 +20,8 @@ from .whole import WholePointSampler
 
 MOST_TRIALS = 500
 """Beyond, the process would take longer than it saves: the densities take over."""
-MOST_CANDIDATES = 20_000
-"""Of larger sets, a part is looked at: so many points, drawn anew from time to time."""
+LARGE, MOST_CANDIDATES = 16_000, 8_000
+"""Of a set of more points a part is looked at, of so many; it is chosen anew from time to time."""
 _FIRST_STEPS, _STEPS = 12, 8
 _FIT_AGAIN = 1.25
 """The weights are found anew when there are so many times the observations of the last time."""
@@ -70,7 +70,7 @@ class GaussianProcess(WholePointSampler):
         best = float(np.fmin.reduce(history.times, initial=math.inf))
         spent = not self.feasible.unseen[model.candidates].any()
         # Of a part of the set, what is near a new best may not be among the candidates.
-        elsewhere = len(self.feasible) > MOST_CANDIDATES and best < self._best_then
+        elsewhere = len(self.feasible) > LARGE and best < self._best_then
         fit = len(history) >= self._fit_at
         if fit or spent or elsewhere or history.points[:known] != model.observed:
             steps = (_STEPS if known else _FIRST_STEPS) if fit else 0
@@ -85,7 +85,7 @@ class GaussianProcess(WholePointSampler):
         """All points; of a large set those near the best, those that the densities favour, and some drawn at
         random."""
         unseen = self.feasible.unseen
-        if len(unseen) <= MOST_CANDIDATES:
+        if len(unseen) <= LARGE:
             return np.arange(len(unseen))
         scores = np.where(unseen, density_scores(self._encoding, history, values), -np.inf)
         favoured = np.argpartition(scores, -MOST_CANDIDATES // 2)[-MOST_CANDIDATES // 2 :]
