@@ -94,7 +94,11 @@ class _Bytes(click.ParamType):
     metavar="SECONDS",
     help="Stop searching then.",
 )
-@click.option("--sampler", metavar="NAME", help="tpe (default), random or exhaustive.")
+@click.option(
+    "--sampler",
+    metavar="NAME",
+    help="gp (default), densities, local, tpe, random or exhaustive; docs/search.md compares them.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the sampler.")
 @click.option(
     "--spill-limit",

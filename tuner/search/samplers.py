@@ -17,7 +17,7 @@ from .whole import InOrder, RandomOrder
 
 SamplerFactory = Callable[[FeasibleSet, int], BaseSampler]
 
-DEFAULT_SAMPLER = "tpe"
+DEFAULT_SAMPLER = "gp"
 
 
 def _tpe(feasible: FeasibleSet, seed: int) -> BaseSampler:
