@@ -67,13 +67,15 @@ class Densities(WholePointSampler):
             index = self._start.pop(0)
             if self.feasible.unseen[index]:
                 return index
-        return by_turns(self._encoding, history, self.feasible.unseen, self._rng)
+        return by_turns(self._encoding, history, self.feasible.unseen, self._rng, len(history))
 
 
-def by_turns(encoding: Encoding, history: History, unseen: np.ndarray, rng: np.random.Generator) -> int:
-    """An unseen point: by the densities, each fourth time a neighbour of the best."""
+def by_turns(
+    encoding: Encoding, history: History, unseen: np.ndarray, rng: np.random.Generator, turn: int
+) -> int:
+    """An unseen point: by the densities, each fourth turn a neighbour of the best."""
     values = history.objective({})
-    if len(history) % 4 == 3:
+    if turn % 4 == 3:
         near = near_the_best(encoding, history, values, unseen)
         if near.size:
             return int(rng.choice(near))

@@ -23,6 +23,8 @@ MOST_TRIALS = 500
 LARGE, MOST_CANDIDATES = 16_000, 8_000
 """Of a set of more points a part is looked at, of so many; it is chosen anew from time to time."""
 _FIRST_STEPS, _STEPS = 12, 8
+_PATIENCE = 25
+"""Trials without a new best after which the process shares the turns: it may be sure of something wrong."""
 _FIT_AGAIN = 1.25
 """The weights are found anew when there are so many times the observations of the last time."""
 
@@ -48,8 +50,11 @@ class GaussianProcess(WholePointSampler):
             index = self._start.pop(0)
             if self.feasible.unseen[index]:
                 return index
-        if len(history) > MOST_TRIALS or len(history) == 0:
-            return by_turns(self._encoding, history, self.feasible.unseen, self._rng)
+        since = len(history) - history.best_at
+        stuck = since > _PATIENCE and since % 2 == 0
+        if stuck or len(history) > MOST_TRIALS or len(history) == 0:
+            turn = since // 2 if stuck else len(history)
+            return by_turns(self._encoding, history, self.feasible.unseen, self._rng, turn)
         return self._improve(history)
 
     def _improve(self, history: History) -> int:

@@ -32,6 +32,11 @@ class History:
     def __len__(self) -> int:
         return len(self.points)
 
+    @property
+    def best_at(self) -> int:
+        """Where in the history the best is; 0 when nothing is known."""
+        return int(np.argmin(np.where(np.isnan(self.times), np.inf, self.times))) if len(self) else 0
+
     def objective(self, guesses: dict[int, float]) -> np.ndarray:
         """What a model learns of each point: the logarithm of its time, with the slow tail compressed, since
         it is the fast ones that must be told apart. A failed point counts as the slowest seen.
