@@ -83,6 +83,8 @@ def _name(path: Path) -> str:
 
 def _text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is no file")
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
