@@ -25,7 +25,7 @@ LARGE, MOST_CANDIDATES = 16_000, 8_000
 _FIRST_STEPS, _STEPS = 12, 8
 _PATIENCE = 25
 """Trials without a new best after which the process shares the turns: it may be sure of something wrong."""
-_FIT_AGAIN = 1.25
+_FIT_AGAIN = 1.1
 """The weights are found anew when there are so many times the observations of the last time."""
 
 

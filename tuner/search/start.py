@@ -7,7 +7,7 @@ import numpy as np
 
 from .encoding import Encoding
 
-START = 10
+START = 8
 """Spread points before a model is asked."""
 
 
