@@ -9,11 +9,12 @@ sampler sees what was evaluated and nothing else of the record.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ..search import SamplerFactory
 from ..search.asktell import quiet_study, suggested
@@ -32,12 +33,14 @@ class Run:
         repeats: suggestions of configs that had been evaluated.
         outside: suggestions that are no config of the space.
         ask_s: processor time that the sampler took, all of its asks together.
+        order: which configs were evaluated, by index.
     """
 
     times: np.ndarray
     repeats: int
     outside: int
     ask_s: float
+    order: tuple[int, ...] = ()
 
     @property
     def asks(self) -> int:
@@ -56,21 +59,29 @@ class Run:
         return float(found.min()) if found.size else None
 
 
-def replay(recorded: Recorded, factory: SamplerFactory, seed: int, budget: int) -> Run:
+def replay(
+    recorded: Recorded, factory: SamplerFactory, seed: int, budget: int, first: Sequence[int] = ()
+) -> Run:
     """Runs a sampler until `budget` configs were evaluated, or all of them.
 
     Args:
         recorded: the space; its set's mask is reset.
         seed: of the sampler; a run with the same one is the same.
+        first: configs, by index, that are evaluated before the sampler is asked.
     """
     feasible = recorded.feasible
     feasible.unseen[:] = True
     study = quiet_study(factory(feasible, int(np.random.SeedSequence(seed).generate_state(1)[0])))
-    times: list[float] = []
+    wanted = min(budget, len(feasible))
+    order = list(dict.fromkeys(first))[:wanted]
+    for index in order:
+        feasible.unseen[index] = False
+        study.add_trial(_known(recorded, index))
     repeats = outside = 0
     spent = 0.0
-    wanted = min(budget, len(feasible))
     for _ in range(_MOST_ASKS * wanted):
+        if len(order) == wanted:
+            break
         began = time.process_time()
         trial = study.ask()
         index = feasible.index_of(suggested(trial, feasible))
@@ -81,13 +92,23 @@ def replay(recorded: Recorded, factory: SamplerFactory, seed: int, budget: int) 
             continue
         if feasible.unseen[index]:
             feasible.unseen[index] = False
-            times.append(float(recorded.times[index]))
+            order.append(index)
         else:
             repeats += 1
         _tell(study, trial, float(recorded.times[index]))
-        if len(times) == wanted:
-            break
-    return Run(np.array(times), repeats, outside, spent)
+    return Run(recorded.times[order], repeats, outside, spent, tuple(order))
+
+
+def _known(recorded: Recorded, index: int) -> FrozenTrial:
+    """A trial that needs no asking."""
+    time_ms, feasible = float(recorded.times[index]), recorded.feasible
+    failed = np.isnan(time_ms)
+    return create_trial(
+        state=TrialState.PRUNED if failed else TrialState.COMPLETE,
+        value=None if failed else time_ms,
+        params=feasible.params(index),
+        distributions=feasible.distributions_of(index),
+    )
 
 
 def _tell(study: optuna.Study, trial: optuna.Trial, time_ms: float) -> None:

@@ -17,8 +17,12 @@ MISSED = 2
 """Times the budget is what a run counts for that did not get there."""
 
 
-def row_of(recorded: Recorded, sampler: str, runs: Sequence[Run], budget: int) -> dict[str, Any]:
+def row_of(
+    recorded: Recorded, sampler: str, runs: Sequence[Run], budget: int, warm_start: str | None = None
+) -> dict[str, Any]:
     """The figures of a sampler on a space, plain JSON.
+
+    `warm_start` names the space that a study of the sampler's was begun with.
 
     `to_5pct_*` are evaluations until the best was within 5% of the optimum, over the seeds: median, 90th
     percentile, geometric mean, and the share of runs that got there within the budget. `ratio_at` is the
@@ -27,6 +31,7 @@ def row_of(recorded: Recorded, sampler: str, runs: Sequence[Run], budget: int) -
     row: dict[str, Any] = {
         "space": recorded.name,
         "sampler": sampler,
+        "warm_start": warm_start,
         "seeds": len(runs),
         "budget": budget,
         "configs": len(recorded.feasible),
@@ -63,14 +68,30 @@ def _ratio(runs: Sequence[Run], optimum: float, after: int, budget: int) -> floa
 
 
 def overall(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By sampler, over all spaces: shares of runs that got there, geometric means of evaluations."""
+    """By sampler and what it was begun with, over all spaces: shares of runs that got there, geometric means
+    of evaluations."""
     found = []
-    for sampler in dict.fromkeys(row["sampler"] for row in rows):
-        own = [row for row in rows if row["sampler"] == sampler]
-        total: dict[str, Any] = {"sampler": sampler, "spaces": len(own)}
+    for kind in dict.fromkeys((row["sampler"], row["warm_start"]) for row in rows):
+        own = [row for row in rows if (row["sampler"], row["warm_start"]) == kind]
+        total: dict[str, Any] = {"sampler": kind[0], "warm_start": kind[1], "spaces": len(own)}
         for name in WITHIN:
             total[f"to_{name}_share"] = round(float(np.mean([row[f"to_{name}_share"] for row in own])), 4)
             logs = np.log([row[f"to_{name}_geomean"] for row in own])
             total[f"to_{name}_geomean"] = round(float(np.exp(np.mean(logs))), 2)
         found.append(total)
+    return found
+
+
+def compared(cold: dict[str, Any], warm: dict[str, Any]) -> dict[str, Any]:
+    """How many times the evaluations were without the other study what they are with it: of the medians, and
+    of the geometric means.
+
+    Args:
+        cold, warm: rows of the same space, sampler and seeds.
+    """
+    found: dict[str, Any] = {name: warm[name] for name in ("space", "sampler", "warm_start")}
+    for name in WITHIN:
+        for figure in ("median", "geomean"):
+            key = f"to_{name}_{figure}"
+            found[f"fewer_{name}_{figure}"] = round(cold[key] / warm[key], 2)
     return found

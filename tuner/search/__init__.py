@@ -6,6 +6,7 @@ from __future__ import annotations
 from .asktell import Search
 from .feasible import FeasibleSet, Point, point_of
 from .samplers import DEFAULT_SAMPLER, SAMPLERS, SamplerFactory, sampler_named
+from .sibling import Sibling, begun_with, sibling_of
 
 __all__ = [
     "DEFAULT_SAMPLER",
@@ -14,6 +15,9 @@ __all__ = [
     "Point",
     "SamplerFactory",
     "Search",
+    "Sibling",
+    "begun_with",
     "point_of",
     "sampler_named",
+    "sibling_of",
 ]

@@ -32,6 +32,7 @@ class Search:
         stored: Iterable[FrozenTrial],
         seed: int,
         salt: Sequence[int] = (),
+        first: Sequence[int] = (),
     ) -> None:
         """Rebuilds the sampler's study.
 
@@ -42,8 +43,10 @@ class Search:
             seed: the run's seed. The draws depend on it and on the number of stored trials, so that a
                 resumed run does not repeat itself.
             salt: what tells this run from others that are under way with the same seed.
+            first: points to try before the sampler is asked, after the defaults.
         """
         self.feasible = feasible
+        self._first = (*feasible.defaults, *first)
         trials = list(stored)
         streams = np.random.SeedSequence([seed, len(trials), *salt]).spawn(2)
         self._rng = np.random.default_rng(streams[0])
@@ -95,11 +98,11 @@ class Search:
     def ask(self, count: int) -> list[int]:
         """Up to ``count`` unseen points, by index; fewer when the space runs out, none when it is exhausted.
 
-        The default config of each template comes first. Every point must be given to `tell` or `withdraw`
-        later.
+        The default config of each template comes first, then what else is to be. Every point must be
+        given to `tell` or `withdraw` later.
         """
         chosen: list[int] = []
-        for index in self.feasible.defaults:
+        for index in self._first:
             if len(chosen) < count and self.feasible.unseen[index]:
                 self._await(index)
                 chosen.append(index)

@@ -46,10 +46,8 @@ class GaussianProcess(WholePointSampler):
     def choose(self, study: Study) -> int:
         """The next of the spread points, then of the process's."""
         history = self._reader.read(study)
-        while self._start and len(history) < START:
-            index = self._start.pop(0)
-            if self.feasible.unseen[index]:
-                return index
+        if (index := self._next_of_start(history)) is not None:
+            return index
         since = len(history) - history.best_at
         stuck = since > _PATIENCE and since % 2 == 0
         if stuck or len(history) > MOST_TRIALS or len(history) == 0:
@@ -57,16 +55,28 @@ class GaussianProcess(WholePointSampler):
             return by_turns(self._encoding, history, self.feasible.unseen, self._rng, turn)
         return self._improve(history)
 
+    def _next_of_start(self, history: History) -> int | None:
+        """One of the points to begin with; None when it is the process's turn."""
+        while self._start and len(history) < START:
+            index = self._start.pop(0)
+            if self.feasible.unseen[index]:
+                return index
+        return None
+
     def _improve(self, history: History) -> int:
         values = history.objective(self._guesses)
-        self._update(history, values)
-        expected, deviation = self._model.predict(values)
+        expected, deviation = self._expect(history, values)
         gain = improvement(expected, deviation, float(values.min()))
         gain[~self.feasible.unseen[self._model.candidates]] = -np.inf
         place = int(self._rng.choice(np.flatnonzero(gain == gain.max())))
         index = int(self._model.candidates[place])
         self._guesses[index] = float(expected[place])
         return index
+
+    def _expect(self, history: History, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of each candidate's objective."""
+        self._update(history, values)
+        return self._model.predict(values)
 
     def _update(self, history: History, values: np.ndarray) -> None:
         """Brings the model to the history. Observed points stay, unless some were withdrawn."""

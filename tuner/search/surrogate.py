@@ -94,6 +94,14 @@ class Surrogate:
         size = max(whitened @ whitened / count, 1e-12)
         return expected.astype(float), np.sqrt(size * np.maximum(self._variance, 1e-9).astype(float))
 
+    def misfit(self, values: np.ndarray) -> float:
+        """Logarithm of the signal's size (a variance) that makes the values of the observed points most
+        likely: with the weights as they are, the less the likelier."""
+        count = len(self.observed)
+        with self._threads.limit(limits=1, user_api="blas"):
+            whitened = self._inverse[:count, :count] @ (values - values.mean())
+        return float(np.log(max(whitened @ whitened / count, 1e-12)))
+
     def _restart(self, points: np.ndarray) -> None:
         count, room = len(points), max(32, len(points) + len(points) // 2)
         self._inverse = np.zeros((room, room))  # of the Cholesky factor
