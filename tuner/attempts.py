@@ -71,6 +71,11 @@ class Attempts:
         others = [path for path in self._records() if path != self._own and _speaks(path)]
         return frozenset(key for path in others for key in _claimed(path)) if others else None
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a tuner that may live has begun on the study and not ended in good order."""
+        return any(not _dead(path) for path in self._records())
+
     def claim(self, point_key: str) -> bool:
         """Makes a config this tuner's; False when a live one has claimed it.
 

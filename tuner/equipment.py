@@ -11,6 +11,7 @@ from multiprocessing.connection import wait as wait_for_any
 from .interrupts import Interrupts
 from .limits import DEFAULT_TRIALS, SPILL_LIMIT_BYTES, TIME
 from .progress import Progress
+from .search import Sibling
 from .stream import Wait
 from .tools import Compiler, Measurer, NoRecord, Record
 
@@ -27,6 +28,8 @@ class TuneOptions:
         finalists: configs that are timed again at the end, the defaults not counted.
         objective: what the finals are decided by.
         spill_limit_bytes: a config whose kernel spills more is not run; every one is when None.
+        sibling: what another study found, to begin with.
+        first: points to try first, after the defaults.
     """
 
     trials: int | None = DEFAULT_TRIALS
@@ -36,6 +39,8 @@ class TuneOptions:
     finalists: int = 8
     objective: str = TIME
     spill_limit_bytes: int | None = SPILL_LIMIT_BYTES
+    sibling: Sibling | None = None
+    first: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,9 @@ def follow_line(document: Mapping[str, Any]) -> str:
     """One study in one line."""
     best = "none yet" if document["best"] is None else _time(document["best"])
     counts = ", ".join(f"{count} {name}" for name, count in document["outcomes"].items())
-    return f"{document['study']}: {document['finished']} configs ({counts}), best {best}"
+    counted = f" ({counts})" if counts else ""
+    held = ", finals held" if document["finals_held"] else ""
+    return f"{document['study']}: {document['finished']} configs{counted}, best {best}{held}"
 
 
 def _facts(document: Mapping[str, Any]) -> Table:

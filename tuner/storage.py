@@ -67,6 +67,12 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
     return _open(place, parsed.render_as_string(hide_password=True), engine)
 
 
+def is_embedded(storage: BaseStorage | None) -> bool:
+    """Whether it is a file, which only this machine's processes write."""
+    engine = getattr(storage, "engine", None)
+    return engine is not None and engine.dialect.name == "sqlite"
+
+
 @contextlib.contextmanager
 def storage_faults() -> Iterator[None]:
     """Around reads and writes of an open storage: a database that fails (a full or read-only disk, a damaged

@@ -238,14 +238,17 @@ def list_studies(storage: BaseStorage | None) -> list[Study]:
     return sorted((study for study in studies if study.about), key=lambda study: (study.touched, study.name))
 
 
-def find_study(storage: BaseStorage | None, text: str) -> Study:
+def find_study(storage: BaseStorage | None, text: str, but: str = "") -> Study:
     """The study that ``text`` names: an operator (its newest study), a whole name, or a unique prefix.
+
+    Args:
+        but: the name of one that is not meant.
 
     Raises:
         UnknownName: nothing matches.
         InputError: a prefix matches several.
     """
-    studies = list_studies(storage)
+    studies = [study for study in list_studies(storage) if study.name != but]
     of_operator = [study for study in studies if study.about["operator"] == text]
     exact = [study for study in studies if study.name == text]
     if exact or of_operator:

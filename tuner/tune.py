@@ -29,7 +29,7 @@ from .known import KnownCode, completed, heavy_spill, not_compiled
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
 from .progress import Snapshot
-from .search import DEFAULT_SAMPLER, FeasibleSet, Search, sampler_named
+from .search import DEFAULT_SAMPLER, FeasibleSet, Search, begun_with
 from .standing import Standing
 from .stream import Flight, Stream
 from .study import RUN_AFTER_ALL, Study, tally
@@ -63,7 +63,8 @@ class Tuner:
         self._standing = Standing(options.spill_limit_bytes)
         stored = self._read_study()
         salt = () if self._others is None else (os.getpid(),)
-        self._search = Search(feasible, sampler_named(self.sampler), stored, options.seed, salt)
+        factory, liked = begun_with(self.sampler, options.sibling)
+        self._search = Search(feasible, factory, stored, options.seed, salt, (*options.first, *liked))
         self._held: dict[str, int] = {}  # asked for here, and another's: key -> index
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
         self._asked, self._reason = 0, ""

@@ -110,7 +110,9 @@ def test_nearest_unseen_differs_least_and_follows_the_rng() -> None:
 
 
 def test_unknown_sampler() -> None:
-    with pytest.raises(UnknownName, match="unknown sampler 'nope'; known: exhaustive, random, tpe"):
+    with pytest.raises(
+        UnknownName, match="unknown sampler 'nope'; known: densities, exhaustive, gp, local, random, tpe"
+    ):
         sampler_named("nope")
 
 
@@ -179,8 +181,9 @@ class TestEverySampler:
         assert 7 not in _drive(search, 15)
 
 
-def test_another_seed_gives_other_points() -> None:
-    runs = [_drive(Search(_set(), sampler_named("tpe"), [], seed), 20) for seed in (0, 1)]
+@pytest.mark.parametrize("name", sorted(SAMPLERS.keys() - {"exhaustive"}))
+def test_another_seed_gives_other_points(name: str) -> None:
+    runs = [_drive(Search(_set(), sampler_named(name), [], seed), 20) for seed in (0, 1)]
     assert runs[0] != runs[1]
 
 
@@ -194,17 +197,18 @@ def test_a_resumed_run_does_not_repeat_the_draws() -> None:
     assert fresh[1:] != resumed[1:]
 
 
-def test_tpe_learns() -> None:
+@pytest.mark.parametrize("own", ["gp", "densities", "local", "tpe"])
+def test_it_learns(own: str) -> None:
     """On the made-up landscape it must find a better point in 60 trials than random search does on
     average.
     """
-    best = {name: [] for name in ("tpe", "random")}
+    best = {name: [] for name in (own, "random")}
     for name, seed in itertools.product(best, range(5)):
         search = Search(_set(), sampler_named(name), [], seed)
         times = [_time_ms(search.feasible.points[index]) for index in _drive(search, 60)]
         best[name].append(min(t for t in times if t is not None))
-    assert np.mean(best["tpe"]) <= np.mean(best["random"])
-    assert min(best["tpe"]) == 1.0
+    assert np.mean(best[own]) <= np.mean(best["random"])
+    assert min(best[own]) == 1.0
 
 
 def test_failures_are_told_as_pruned() -> None:

@@ -14,7 +14,19 @@ from ...codegen.errors import ColdforgeError
 
 MAX_MESSAGE = 1000
 TRACEBACK = "--traceback"
-COMMANDS = ("list", "render", "check", "tune", "freeze", "build", "bench", "show", "report", "export")
+COMMANDS = (
+    "list",
+    "render",
+    "check",
+    "tune",
+    "freeze",
+    "build",
+    "bench",
+    "show",
+    "report",
+    "export",
+    "replay",
+)
 
 
 class _Lazy(click.Group):

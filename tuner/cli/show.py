@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,12 +16,10 @@ from .output import print_json
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-_FOLLOW_EVERY_S = 2.0
-
 
 @click.command("show")
 @click.argument("study", metavar="[STUDY]", required=False)
-@click.option("--follow", is_flag=True, help="Keep showing it until its finals are held, or Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep showing it until the run at work on it ends, or Ctrl-C.")
 @click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")
 @options.json_option
 def command(study: str | None, follow: bool, storage: str | None, as_json: bool) -> None:
@@ -42,8 +39,7 @@ def command(study: str | None, follow: bool, storage: str | None, as_json: bool)
             document = studies_document(list_studies(opened))
             shown = studies_list(document)
         elif follow:
-            with contextlib.suppress(KeyboardInterrupt):  # the usual way to end looking
-                _follow(opened, study)
+            _follow(opened, study, load_settings().home)
             return
         else:
             document = study_document(find_study(opened, study))
@@ -54,29 +50,33 @@ def command(study: str | None, follow: bool, storage: str | None, as_json: bool)
         Console().print(shown)
 
 
-def _follow(storage: BaseStorage | None, text: str) -> None:
+def _follow(storage: BaseStorage | None, text: str, home: Path) -> None:
     """Redraws the study in place on a terminal, prints a line at each change elsewhere."""
     from rich.console import Console
     from rich.live import Live
 
-    from ..show import follow_line, study_document, study_tables
+    from ..attempts import Attempts
+    from ..follow import moments
+    from ..show import follow_line, study_tables
+    from ..storage import is_embedded
     from ..study import find_study
 
     study = find_study(storage, text)
+    record = Attempts(home, study.name)
+    # Of a database that other machines reach, their runs leave no record here.
+    seen = moments(study, lambda: record.at_work if record.at_work or is_embedded(storage) else None)
     console = Console()
-    document = study_document(study)
+    held, line = False, ""
     if console.is_terminal:
-        with Live(study_tables(document), console=console, refresh_per_second=2) as live:
-            while not document["finals_held"]:
-                time.sleep(_FOLLOW_EVERY_S)
-                document = study_document(study)
+        with Live(console=console, refresh_per_second=2) as live:
+            for document in seen:
+                held = document["finals_held"]
                 live.update(study_tables(document))
-        return
-    line = follow_line(document)
-    console.print(line, soft_wrap=True)
-    while not document["finals_held"]:
-        time.sleep(_FOLLOW_EVERY_S)
-        document = study_document(study)
-        if follow_line(document) != line:
-            line = follow_line(document)
-            console.print(line, soft_wrap=True)
+    else:
+        for document in seen:
+            held = document["finals_held"]
+            if (new := follow_line(document)) != line:
+                line = new
+                click.echo(line)
+    if not held:
+        click.echo("no run works on it any more, and its finals are not held", err=True)

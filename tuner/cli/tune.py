@@ -22,6 +22,7 @@ from .output import print_json
 if TYPE_CHECKING:
     from ..backends import PoolCompiler
     from ..client import WorkerClient
+    from ..equipment import TuneOptions
     from ..interrupts import Interrupts
     from ..plan import Plan
     from ..search import FeasibleSet
@@ -43,6 +44,7 @@ class _Command:
     spill_limit: int | None
     objective: str
     storage: str | None
+    warm_start: str | None
 
 
 class _Seconds(click.FloatRange):
@@ -94,7 +96,11 @@ class _Bytes(click.ParamType):
     metavar="SECONDS",
     help="Stop searching then.",
 )
-@click.option("--sampler", metavar="NAME", help="tpe (default), random or exhaustive.")
+@click.option(
+    "--sampler",
+    metavar="NAME",
+    help="gp (default), densities, local, tpe, random or exhaustive; docs/search.md compares them.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the sampler.")
 @click.option(
     "--spill-limit",
@@ -107,7 +113,12 @@ class _Bytes(click.ParamType):
 )
 @click.option("--storage", metavar="URL", help="Where studies are kept [default: under COLDFORGE_HOME].")
 @click.option("--devices", default="all", metavar="all|0", show_default=True, help="Which devices to use.")
-@click.option("--warm-start", metavar="STUDY|auto", help="Begin with another study's best configs.")
+@click.option(
+    "--warm-start",
+    metavar="STUDY|auto",
+    help="Begin with what another study found: of another shape, precision or device, or of an older one of "
+    "the same. auto: the one that is most like this one, if there is any.",
+)
 @click.option(
     "--objective",
     type=click.Choice(OBJECTIVES),
@@ -126,7 +137,6 @@ def command(
     shape: str | None,
     dtype: str,
     devices: str,
-    warm_start: str | None,
     templates: tuple[str, ...],
     as_json: bool,
     **search: Any,
@@ -136,7 +146,7 @@ def command(
 
     The same command again continues its study and runs only what is missing. Ctrl-C keeps everything.
     """
-    _refuse_unbuilt(devices, warm_start)
+    _refuse_unbuilt(devices)
     catalogue = options.catalogue_for(operator, templates, search["storage"])
     declared = catalogue.operator(operator)
     parsed = options.parse_shape(shape)
@@ -152,11 +162,9 @@ def command(
     return 0 if all(run["status"] == "ok" for run in runs) else 1
 
 
-def _refuse_unbuilt(devices: str, warm_start: str | None) -> None:
+def _refuse_unbuilt(devices: str) -> None:
     if devices not in ("all", "0"):
         raise InputError(f"--devices {devices}: one device a run for now; give 0, or leave the option out")
-    if warm_start is not None:
-        raise InputError(f"--warm-start {warm_start}: not available in this version; leave the option out")
 
 
 def _refuse_unmetered(client: WorkerClient, target: Target) -> None:
@@ -176,6 +184,7 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     from ..search import sampler_named
     from ..storage import open_storage, storage_faults
     from ..study import open_study
+    from ..warm_start import Beginnings
 
     settings = load_settings()
     sampler_named(chosen.sampler)
@@ -189,6 +198,10 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     assert storage is not None
     # All of the input is checked before the first run begins.
     work = [(plan, plan.feasible()) for plan in plans]
+    begin = Beginnings(storage, chosen.warm_start)
+    with storage_faults():
+        for plan, feasible in work:
+            begin.check(plan, feasible)
     runs: list[dict[str, Any]] = []
     with Interrupts() as guard, storage_faults():
         compiler = PoolCompiler(chosen.target, settings)
@@ -201,7 +214,9 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
                 study = open_study(storage, plan.inputs())
                 if not chosen.catalogue.is_builtin(plan.problem.operator):
                     study.remember_roots([str(root) for root in chosen.catalogue.roots[1:]])
-                runs.append(_tune_one(chosen, plan, study, feasible, settings, compiler, client, guard))
+                given = begin.options(plan, feasible, _limits(chosen))
+                equipment = (settings, compiler, client, guard)
+                runs.append(_tune_one(chosen, plan, study, feasible, given, *equipment))
                 if runs[-1]["status"] == "stopped":
                     break
         finally:
@@ -211,11 +226,20 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     return runs
 
 
+def _limits(chosen: _Command) -> TuneOptions:
+    from ..equipment import TuneOptions
+
+    trials = DEFAULT_TRIALS if chosen.trials is None and chosen.time_budget is None else chosen.trials
+    limits = TuneOptions(trials, chosen.time_budget, chosen.sampler, chosen.seed)
+    return replace(limits, spill_limit_bytes=chosen.spill_limit, objective=chosen.objective)
+
+
 def _tune_one(
     chosen: _Command,
     plan: Plan,
     study: Study,
     feasible: FeasibleSet,
+    limits: TuneOptions,
     settings: Settings,
     compiler: PoolCompiler,
     client: WorkerClient,
@@ -223,15 +247,12 @@ def _tune_one(
 ) -> dict[str, Any]:
     from ..attempts import Attempts
     from ..backends import WorkerMeasurer
-    from ..equipment import Equipment, TuneOptions
+    from ..equipment import Equipment
     from ..progress import open_progress
     from ..show import causes_of
     from ..summary import summarise
     from ..tune import Tuner
 
-    trials = DEFAULT_TRIALS if chosen.trials is None and chosen.time_budget is None else chosen.trials
-    limits = TuneOptions(trials, chosen.time_budget, chosen.sampler, chosen.seed)
-    limits = replace(limits, spill_limit_bytes=chosen.spill_limit, objective=chosen.objective)
     progress = open_progress(f"{plan.problem.operator.name} {plan.problem.workload}")
     measurer = WorkerMeasurer(client, plan, chosen.catalogue.roots[1:])
     with Attempts(settings.home, study.name) as attempts:
@@ -239,6 +260,7 @@ def _tune_one(
         tuner = Tuner(plan, study, feasible, equipment, limits)
         status = tuner.run()
     search = {"sampler": tuner.sampler, "seed": chosen.seed, "objective": chosen.objective}
+    search["warm_start"] = None if limits.sibling is None else limits.sibling.name
     found = {**summarise(study, tuner.results), "failures": causes_of(tuner.results)}
     return {"status": status, **found, **tuner.numbers(), **search}
 

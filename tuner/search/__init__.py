@@ -5,6 +5,19 @@ from __future__ import annotations
 
 from .asktell import Search
 from .feasible import FeasibleSet, Point, point_of
-from .samplers import DEFAULT_SAMPLER, SAMPLERS, sampler_named
+from .samplers import DEFAULT_SAMPLER, SAMPLERS, SamplerFactory, sampler_named
+from .sibling import Sibling, begun_with, sibling_of
 
-__all__ = ["DEFAULT_SAMPLER", "SAMPLERS", "FeasibleSet", "Point", "Search", "point_of", "sampler_named"]
+__all__ = [
+    "DEFAULT_SAMPLER",
+    "SAMPLERS",
+    "FeasibleSet",
+    "Point",
+    "SamplerFactory",
+    "Search",
+    "Sibling",
+    "begun_with",
+    "point_of",
+    "sampler_named",
+    "sibling_of",
+]

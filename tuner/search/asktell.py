@@ -32,6 +32,7 @@ class Search:
         stored: Iterable[FrozenTrial],
         seed: int,
         salt: Sequence[int] = (),
+        first: Sequence[int] = (),
     ) -> None:
         """Rebuilds the sampler's study.
 
@@ -42,14 +43,15 @@ class Search:
             seed: the run's seed. The draws depend on it and on the number of stored trials, so that a
                 resumed run does not repeat itself.
             salt: what tells this run from others that are under way with the same seed.
+            first: points to try before the sampler is asked, after the defaults.
         """
         self.feasible = feasible
+        self._first = (*feasible.defaults, *first)
         trials = list(stored)
         streams = np.random.SeedSequence([seed, len(trials), *salt]).spawn(2)
         self._rng = np.random.default_rng(streams[0])
         sampler = factory(feasible, int(streams[1].generate_state(1)[0]))
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), sampler=sampler)
+        self._study = quiet_study(sampler)
         self._pending: dict[int, int] = {}
         for trial in trials:
             index = feasible.index_of(trial.params)
@@ -96,11 +98,11 @@ class Search:
     def ask(self, count: int) -> list[int]:
         """Up to ``count`` unseen points, by index; fewer when the space runs out, none when it is exhausted.
 
-        The default config of each template comes first. Every point must be given to `tell` or `withdraw`
-        later.
+        The default config of each template comes first, then what else is to be. Every point must be
+        given to `tell` or `withdraw` later.
         """
         chosen: list[int] = []
-        for index in self.feasible.defaults:
+        for index in self._first:
             if len(chosen) < count and self.feasible.unseen[index]:
                 self._await(index)
                 chosen.append(index)
@@ -123,7 +125,7 @@ class Search:
 
     def _ask_sampler(self) -> int:
         trial = self._study.ask()
-        params = self._suggested(trial)
+        params = suggested(trial, self.feasible)
         index = self.feasible.index_of(params)
         if index is not None and self.feasible.unseen[index]:
             self.feasible.unseen[index] = False
@@ -137,16 +139,6 @@ class Search:
         self._await(nearest)
         return nearest
 
-    def _suggested(self, trial: optuna.Trial) -> Params:
-        distributions = self.feasible.distributions
-        template = str(trial.suggest_categorical(TEMPLATE, distributions[TEMPLATE].choices))
-        params: Params = {TEMPLATE: template}
-        for name in self.feasible.names[template]:
-            value = trial.suggest_categorical(name, distributions[name].choices)
-            assert isinstance(value, int | str)
-            params[name] = value
-        return params
-
     def _await(self, index: int) -> None:
         """Adds a RUNNING trial for a point that the sampler did not suggest in these words."""
         number = len(self._study.get_trials(deepcopy=False))
@@ -159,3 +151,21 @@ class Search:
         )
         self.feasible.unseen[index] = False
         self._pending[index] = number
+
+
+def quiet_study(sampler: optuna.samplers.BaseSampler) -> optuna.Study:
+    """A study in memory; Optuna tells of it what is a warning at least."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(storage=optuna.storages.InMemoryStorage(), sampler=sampler)
+
+
+def suggested(trial: optuna.Trial, feasible: FeasibleSet) -> Params:
+    """What the sampler suggests: a template and its parameters, feasible together or not."""
+    distributions = feasible.distributions
+    template = str(trial.suggest_categorical(TEMPLATE, distributions[TEMPLATE].choices))
+    params: Params = {TEMPLATE: template}
+    for name in feasible.names[template]:
+        value = trial.suggest_categorical(name, distributions[name].choices)
+        assert isinstance(value, int | float | str)
+        params[name] = value
+    return params

@@ -3,8 +3,8 @@
 
 A *point* is a template with one of its configs; the set spans all templates of the study. As a sampler sees
 it, a point is a dict of categorical parameters: ``template`` and the template's own parameters. Templates
-    share a parameter's name
-where it means the same, so the choices of a name are the union over the templates.
+share a parameter's name where it means the same, so the choices of a name are the union over the
+templates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 Value = int | str
-Params = dict[str, Value]
+Params = dict[str, Any]
 
 TEMPLATE = "template"
 _ABSENT = -1
@@ -100,6 +100,11 @@ class FeasibleSet:
         if not self.distributions.keys() >= params.keys():
             return None
         return self._index.get(self._encode(params).tobytes())
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Parameter name -> which of its choices each point has, -1 where it has none."""
+        return dict(zip(self.distributions, self._codes.T, strict=True))
 
     def params(self, index: int) -> Params:
         """The parameters of a point."""

@@ -10,12 +10,14 @@ import optuna
 from optuna.samplers import BaseSampler
 
 from ...codegen.errors import UnknownName
+from .densities import Densities, LocalSearch
 from .feasible import FeasibleSet
+from .guided import GaussianProcess
 from .whole import InOrder, RandomOrder
 
 SamplerFactory = Callable[[FeasibleSet, int], BaseSampler]
 
-DEFAULT_SAMPLER = "tpe"
+DEFAULT_SAMPLER = "gp"
 
 
 def _tpe(feasible: FeasibleSet, seed: int) -> BaseSampler:
@@ -29,15 +31,14 @@ def _tpe(feasible: FeasibleSet, seed: int) -> BaseSampler:
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
-def _random(feasible: FeasibleSet, seed: int) -> BaseSampler:
-    return RandomOrder(feasible, seed)
-
-
-def _exhaustive(feasible: FeasibleSet, seed: int) -> BaseSampler:
-    return InOrder(feasible)
-
-
-SAMPLERS: dict[str, SamplerFactory] = {"tpe": _tpe, "random": _random, "exhaustive": _exhaustive}
+SAMPLERS: dict[str, SamplerFactory] = {
+    "gp": GaussianProcess,
+    "densities": Densities,
+    "local": LocalSearch,
+    "tpe": _tpe,
+    "random": RandomOrder,
+    "exhaustive": InOrder,
+}
 
 
 def sampler_named(name: str | None) -> SamplerFactory:

@@ -63,7 +63,10 @@ class RandomOrder(WholePointSampler):
 
 
 class InOrder(WholePointSampler):
-    """The unseen points in the order of the space, until none is left."""
+    """The unseen points in the order of the space, until none is left; the seed changes nothing."""
+
+    def __init__(self, feasible: FeasibleSet, seed: int) -> None:
+        super().__init__(feasible)
 
     def choose(self, study: Study) -> int:
         """The first unseen point."""
