@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from . import build, fallback, manifest, verify
+from . import build, fallback, manifest, registration, verify
 from .extension import Extension, is_whole
 from .manifest import PackageError
-from .namespace import NAMESPACE
 
 if TYPE_CHECKING:
     from .frozen import FrozenOp
@@ -43,7 +40,6 @@ class State:
 
 STATE = State()
 _LOCK = threading.RLock()
-_libraries: list[Any] = []  # registrations last as long as these objects
 
 
 def load_if_built() -> None:
@@ -103,25 +99,10 @@ def _load(found: manifest.Manifest, path: Path) -> None:
     """Loads the extension, gives its ops their Python kernels, and enables what is known to be right."""
     extension = Extension(path, found.build_key)
     STATE.extension = extension
-    for name, op in OPERATORS.items():
-        _register(name, op)
-    complete = verify.enable_verified(found, extension)
+    for op in OPERATORS.values():
+        registration.register(op)
+    STATE.ready = verify.enable_verified(found, extension)
     STATE.record = verify.read_record(found)
-    for name, op in OPERATORS.items():
-        op.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
-    STATE.ready = complete
-
-
-def _register(name: str, op: FrozenOp) -> None:
-    library = torch.library.Library(NAMESPACE, "IMPL")
-    _libraries.append(library)
-    library.impl(f"{name}_reference", lambda *a: fallback.answer(op, *a), "CompositeExplicitAutograd")
-
-    def fake(*arguments: Any, **named: Any) -> torch.Tensor:
-        tensors, _, attributes = op.split(op.positional(arguments, named))
-        return tensors[0].new_empty(op.output_shape(op.sizes(*tensors, *attributes)))
-
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
 
 
 def not_built_while_tracing(name: str) -> RuntimeError:
@@ -134,7 +115,7 @@ def missing_name(name: str, package: str, known: list[str]) -> Exception:
     """The error of a name that the package does not have."""
     if name.startswith("_"):
         return AttributeError(f"module {package!r} has no attribute {name!r}")
-    frozen = ", ".join(known) or "nothing"
+    frozen = ", ".join(other for other in known if other != "replace") or "nothing"
     return ImportError(
         f"{package} has no frozen {name!r} (it has {frozen}); for an operator of `coldforge list`: "
         f"run `coldforge tune {name}`, then `{fallback.freeze_command(name)}`",
