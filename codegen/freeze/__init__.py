@@ -7,6 +7,7 @@ from .bundle import Bundle, read_bundle, write_bundle
 from .manifest import load_winners
 from .merge import Change, merge, split_stale
 from .package import GENERATED, FreezeReport, freeze
+from .wheel import write_wheel
 from .winner import Winner, winner_of
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "split_stale",
     "winner_of",
     "write_bundle",
+    "write_wheel",
 ]

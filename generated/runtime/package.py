@@ -96,7 +96,10 @@ def _built(found: manifest.Manifest) -> Path:
 
 
 def _load(found: manifest.Manifest, path: Path) -> None:
-    """Loads the extension, gives its ops their Python kernels, and enables what is known to be right."""
+    """Loads the extension, gives its ops their Python kernels, and enables what is known to be right. A file
+    that is not what was frozen is refused before.
+    """
+    found.check_files()
     extension = Extension(path, found.build_key)
     STATE.extension = extension
     for op in OPERATORS.values():

@@ -133,7 +133,7 @@ inline Answer answer(const Operator& op, const Call& call) {
   std::string refused;
   const std::vector<Candidate> candidates = select(op, kVariants, request, refused);
   for (const Candidate& candidate : candidates) {
-    if (gpu != nullptr && candidate.entry->cuda_major > gpu->driver_cuda_major) {
+    if (gpu != nullptr && !driver_takes(*candidate.entry, gpu->driver_cuda_major)) {
       reason = std::string(candidate.entry->name) + " was compiled for CUDA " +
                std::to_string(candidate.entry->cuda_major) + " and the driver is for " +
                std::to_string(gpu->driver_cuda_major);
@@ -150,8 +150,13 @@ inline Answer answer(const Operator& op, const Call& call) {
   return no_answer("no frozen kernel covers " + describe(op, request));
 }
 
+// Every operator that the table registers is listed, so that it is found by its name.
+template <const Operator& op>
+const bool kListed = list_operator(op);
+
 template <const Operator& op>
 void boxed(StableIValue* stack, uint64_t, uint64_t) {
+  static_cast<void>(kListed<op>);
   // The arguments stand on the same stack: it is written once the call has let go of them.
   StableIValue output = 0;
   {

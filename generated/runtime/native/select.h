@@ -107,5 +107,36 @@ inline std::vector<Candidate> select(const Operator& op, const Variant* variants
   return found;
 }
 
+// Whether a GPU's driver takes a cubin of that compiler; one of an older CUDA does not know its format.
+inline bool driver_takes(const Entry& entry, int driver_cuda_major) {
+  return entry.cuda_major <= driver_cuda_major;
+}
+
+// The package's operators.
+inline std::vector<const Operator*>& operators() {
+  static std::vector<const Operator*> all;
+  return all;
+}
+
+inline bool list_operator(const Operator& op) {
+  operators().push_back(&op);
+  return true;
+}
+
+// The variant that would answer first, -1 for the reference, -2 for an operator that is not there. Depends on
+// nothing but its arguments and on which variants are enabled.
+inline int choose(const std::string& qualified_name, const Request& request, int driver_cuda_major) {
+  for (const Operator* op : operators()) {
+    if (qualified_name != op->qualified_name) continue;
+    std::string refused;
+    for (const Candidate& candidate : select(*op, kVariants, request, refused)) {
+      if (request.kind == Kind::cpu || driver_takes(*candidate.entry, driver_cuda_major))
+        return candidate.number;
+    }
+    return -1;
+  }
+  return -2;
+}
+
 }  // namespace
 }  // namespace coldforge
