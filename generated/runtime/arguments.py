@@ -99,7 +99,7 @@ def tensors(given: Mapping[str, Tensor | None], optional: Sequence[str]) -> None
         if value.layout != torch.strided or not value.dtype.is_floating_point:
             raise TypeError(f"{name} must be a dense floating-point tensor, got {value.layout} {value.dtype}")
         assert first is not None  # it was checked before the others
-        if value.dtype != first.dtype and not _autocasts(first):
+        if value.dtype != first.dtype and not autocasts(first):
             raise TypeError(
                 f"{name} is {value.dtype}, but {first_name} is {first.dtype}: they must be the same"
             )
@@ -107,7 +107,8 @@ def tensors(given: Mapping[str, Tensor | None], optional: Sequence[str]) -> None
             raise ValueError(f"{name} is on {value.device}, but {first_name} is on {first.device}")
 
 
-def _autocasts(tensor: Tensor) -> bool:
+def autocasts(tensor: Tensor) -> bool:
+    """Whether autocast is on where the tensor is."""
     device = tensor.device.type
     return device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
 

@@ -60,8 +60,9 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     **{word: {"dim": None, "keepdim": False} for word in ("mean", "sum", "logsumexp", "amax", "amin")},
     "adaptive_avg_pool2d": {"output_size": None},
 }
-_CONVOLUTIONS = {f"conv{t}{n}d": n for n in (1, 2, 3) for t in ("", "_transpose")}
-RANKS = {word: n + 2 for word, n in _CONVOLUTIONS.items()}
+CONVOLUTIONS = {f"conv{t}{n}d": n for n in (1, 2, 3) for t in ("", "_transpose")}
+"""Word of a layer -> dimensions of its pixels."""
+RANKS = {word: n + 2 for word, n in CONVOLUTIONS.items()}
 """Word of a layer -> dimensions of its result."""
 
 _BINARY = {
@@ -172,9 +173,9 @@ def _plain(word: str, rest: Sequence[Any], named: Mapping[str, Any]) -> Form | N
     given.pop("inplace", None)
     rewrite = _REWRITES.get(word)
     form = rewrite(given) if rewrite else Form(word, given)
-    if form is None or form.word not in _CONVOLUTIONS:
+    if form is None or form.word not in CONVOLUTIONS:
         return form
-    count = _CONVOLUTIONS[form.word]
+    count = CONVOLUTIONS[form.word]
     sizes = {n: (v,) * count if isinstance(v, int) and n != "groups" else v for n, v in given.items()}
     return Form(form.word, sizes)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from . import arguments as arguments_module
 from . import build, fallback, package
 from .chain import Step
+from .derivatives import Layer, layer_of
+from .gradient import Differentiable
 
 _PLAIN = {Tensor, torch.nn.Parameter}
 _FROZEN_DTYPES = {torch.float32, torch.float16, torch.bfloat16}
@@ -81,7 +85,7 @@ class FrozenOp:
             form, or an error that says what is wrong.
         chain: the steps of the epilogue.
         overload: the registered op; None until the extension is loaded.
-        differentiable: the same with a gradient.
+        traced: the same with a gradient.
     """
 
     name: str
@@ -103,10 +107,15 @@ class FrozenOp:
     chain: Sequence[Step] = ()
     reducing: ReducingChain | None = None
     overload: Any = field(default=None, init=False)
-    differentiable: Any = field(default=None, init=False)
+    traced: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         package.OPERATORS[self.name] = self
+
+    @functools.cached_property
+    def layer(self) -> Layer | None:
+        """How gradients are found without a second forward; None where they take one."""
+        return layer_of(self)
 
     @property
     def function(self) -> Callable[..., Tensor]:
@@ -118,7 +127,9 @@ class FrozenOp:
         dtype, a device, a mode), so that ``__call__`` has to look closer; whether shapes fit, the op itself
         finds out. Every call pays for this: it is kept to a microsecond.
         """
-        if not package.STATE.ready or _forward_level() >= 0 or torch.compiler.is_compiling():
+        if self.overload is None or not package.STATE.ready:
+            return None
+        if _forward_level() >= 0 or torch.compiler.is_compiling():
             return None
         if type(first) not in _PLAIN or first.dtype not in _FROZEN_DTYPES:
             return None
@@ -151,7 +162,16 @@ class FrozenOp:
                 raise package.not_built_while_tracing(self.name)
         if self.overload is None:
             return self._refer(arguments, package.STATE.why)
-        return (self.differentiable if needs_grad else self.overload)(*arguments)
+        if needs_grad:
+            return (self.traced if compiling else self.differentiable)(*arguments)
+        return self.overload(*arguments)
+
+    def differentiable(self, *arguments: Any) -> Tensor:
+        """What an eager call takes that needs a gradient."""
+        if arguments_module.autocasts(arguments[0]):
+            count = len(self.tensors)
+            arguments = (*fallback.widened(arguments[:count]), *arguments[count:])
+        return Differentiable.apply(self, *arguments)  # type: ignore[return-value]
 
     def _refer(self, arguments: Sequence[Any], reason: str) -> Tensor:
         """Runs the reference outside of the op, so that PyTorch sees and differentiates its parts."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, fx, nn
+from torch.fx.proxy import GraphAppendingTracer
 
 from .forms import RANKS, Form, Held, form_of
 
@@ -58,7 +59,7 @@ def steps_of(op: FrozenOp) -> list[PatternStep]:
     Raises:
         ValueError: its reference is not a chain of steps that PyTorch's layers have words for.
     """
-    steps = [PatternStep(form) for form in _linear_forms(op)]
+    steps = [PatternStep(form) for form in linear_forms(op)]
     for step in op.chain:
         if step.axes:
             steps.append(PatternStep(Form(step.op, {"dim": tuple(step.axes), "keepdim": step.keepdim})))
@@ -73,8 +74,12 @@ def steps_of(op: FrozenOp) -> list[PatternStep]:
     return steps
 
 
-def _linear_forms(op: FrozenOp) -> list[Form]:
-    """The family's reference as steps, found by tracing it."""
+def linear_forms(op: FrozenOp) -> list[Form]:
+    """The family's reference as steps, found by calling it with stand-ins for its arguments.
+
+    Raises:
+        ValueError: it is something else.
+    """
     graph = _traced(op)
     value, forms = None, []
     for node in graph.nodes:
@@ -99,10 +104,16 @@ def _nodes(form: Form) -> Sequence[Any]:
 
 
 def _traced(op: FrozenOp) -> fx.Graph:
+    # Not by a tracer: that one changes torch.nn for every thread as long as it traces.
+    graph = fx.Graph()
+    tracer = GraphAppendingTracer(graph)
+    names = [*op.tensors[: op.own_tensor_count], *op.attributes]
     try:
-        return fx.Tracer().trace(op.linear)  # type: ignore[arg-type]
+        result: Any = op.linear(*(fx.Proxy(graph.placeholder(name), tracer) for name in names))
+        graph.output(result.node)
     except Exception as error:  # whatever a reference of somebody's own does with what is no tensor
         raise ValueError(f"its reference cannot be traced: {type(error).__name__}: {error}") from None
+    return graph
 
 
 class Matcher:

@@ -5,7 +5,8 @@ Three ops of the package's namespace stand behind each operator:
 
 * ``<op>``: the frozen kernels, in C++. It has no gradient: one registered in Python was seen to add 4 to
   11 us to every call, whether a gradient is needed or not.
-* ``<op>_autograd``: the same with a gradient. The wrapper calls it where one is needed.
+* ``<op>_autograd``: the same with a gradient. The wrapper calls it where one is needed and the call is
+  traced; an eager call takes `gradient.Differentiable`.
 * ``<op>_reference``: the answer in PyTorch, called by the first where no kernel fits.
 """
 
@@ -17,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from . import fallback
-from .gradient import gradients
+from . import fallback, gradient
 from .namespace import NAMESPACE
 
 if TYPE_CHECKING:
@@ -45,9 +45,12 @@ def register(op: FrozenOp) -> None:
             library.impl(name, _autocast(op, overload, device), f"Autocast{device.upper()}")
         torch.library.register_vmap(f"{NAMESPACE}::{name}", _vmap(overload), lib=library)
     torch.library.register_autograd(
-        f"{NAMESPACE}::{own}", _backward(op), setup_context=_setup(op), lib=library
+        f"{NAMESPACE}::{own}",
+        lambda ctx, grad: gradient.backward(ctx, op, ctx.needs_input_grad, grad),
+        setup_context=lambda ctx, inputs, output: gradient.keep(ctx, op, inputs, output),
+        lib=library,
     )
-    op.overload, op.differentiable = kernel, _overload(own)
+    op.overload, op.traced = kernel, _overload(own)
 
 
 def _overload(name: str) -> Any:
@@ -90,21 +93,3 @@ def _vmap(overload: Any) -> Callable[..., tuple[Tensor, int]]:
         return torch.stack(outputs), 0
 
     return vmap
-
-
-def _setup(op: FrozenOp) -> Callable[..., None]:
-    def setup(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
-        count = len(op.tensors)
-        ctx.save_for_backward(*inputs[:count])
-        ctx.rest = tuple(inputs[count:])
-
-    return setup
-
-
-def _backward(op: FrozenOp) -> Callable[..., tuple[Tensor | None, ...]]:
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad[: len(op.tensors)]
-        found = gradients(op, grad, [*ctx.saved_tensors, *ctx.rest[:-1]], needed)
-        return (*found, *[None] * len(ctx.rest))
-
-    return backward

@@ -169,3 +169,20 @@ def test_sizes_of_a_frozen_kernel(tmp_path: Path) -> None:
     assert len(rows) == 5
     for row in rows:
         assert row["time_ms"] is None or (row["time_ms"] > 0 and row["bound_ratio"] <= 1)
+
+
+@pytest.mark.slow
+def test_the_cost_of_a_call(tmp_path: Path) -> None:
+    out = tmp_path / "overhead.json"
+    _run("call_overhead", ["--rounds", "20", "--out", str(out)], tmp_path, (0, 1))
+    rows = json.loads(out.read_text())["rows"]
+    assert rows["empty op"]["over_empty_ns"] == 0
+    # A busy machine takes longer: what is held here is the order of it.
+    assert rows["function, batch 0"]["fastest_over_empty_ns"] < 6000
+
+
+@pytest.mark.slow
+def test_training_the_model(tmp_path: Path) -> None:
+    out = tmp_path / "train.json"
+    _run("train_cnn", ["--steps", "6", "--image", "16", "--out", str(out)], tmp_path)
+    assert json.loads(out.read_text())["same_curve"]

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from coldforge.codegen.freeze import Winner
 from mean_winners import mean_winner
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.build
 Tensors = list[torch.Tensor]
@@ -204,3 +207,44 @@ def test_export(package: ModuleType) -> None:
     assert called == [f"cf_gradients.{CONV}.default"]
     other = torch.randn(3, 8, 9, 7)
     assert torch.equal(exported.module()(other), module(other))
+
+
+def _calls(work: Callable[[], Any]) -> list[str]:
+    """The names of PyTorch's operators that ran."""
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        work()
+    return seen
+
+
+def test_a_gradient_without_a_second_forward(package: ModuleType) -> None:
+    leaves = _leaves(_tensors(CONV))
+    out = package.conv2d_divide_leaky_relu(*leaves)
+    calls = _calls(lambda: out.sum().backward())
+    assert "convolution_backward" in calls
+    assert "convolution" not in calls
+    # A slope that hides the sign: the reference is computed again.
+    for slope in (0.0, -0.5):
+        ours, theirs = _leaves(_tensors(CONV)), _leaves(_tensors(CONV))
+        package.conv2d_divide_leaky_relu(*ours, 2.0, slope).square().sum().backward()
+        F.leaky_relu(F.conv2d(*theirs) / 2.0, slope).square().sum().backward()
+        for own, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(own.grad, other.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_training_a_model(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    compared = importlib.import_module("train_cnn").compared
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no reference answers
+        result = compared(package, (8, 6), 50, 8, 14, "cpu")
+    assert result["replaced"] == 4
+    assert result["worst_relative_loss_difference"] < 1e-3
+    losses = result["loss"]["frozen"]
+    assert sum(losses[-10:]) < sum(losses[:10])

@@ -315,12 +315,12 @@ def test_a_fresh_thread(package: ModuleType) -> None:
             out = package.conv2d_divide_leaky_relu(x, weight, bias)
             results.append(close(out, expected(x, weight, bias)) and last(package) is not None)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [True] * 80
+    assert results == [True] * 160
 
 
 def test_the_op_by_itself(package: ModuleType) -> None:
@@ -367,3 +367,14 @@ def test_unknown_name(package: ModuleType) -> None:
     assert not hasattr(package, "_private")
     with pytest.raises(ImportError, match="coldforge tune"):
         exec("from cf_test_package import conv9d")
+
+
+def test_no_allocation_beyond_the_output(package: ModuleType) -> None:
+    x, weight, bias = inputs(4, 64, 64)
+    package.conv2d_divide_leaky_relu(x, weight, bias)
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        out = package.conv2d_divide_leaky_relu(x, weight, bias)
+    allocated = sum(max(0, e.self_cpu_memory_usage) for e in profile.events())
+    assert 0 < allocated <= out.numel() * out.element_size() + 64

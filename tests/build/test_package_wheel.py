@@ -7,6 +7,7 @@ import ast
 import base64
 import csv
 import hashlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -185,3 +186,21 @@ def test_what_needs_a_compiler_says_so(wheel: Path, tmp_path: Path) -> None:
         .startswith("coldforge: no C++ compiler 'g++' on PATH; install g++")
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
+    place = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    python = str(place / "bin" / "python")
+    wanted = f"torch=={importlib.metadata.version('torch')}"
+    install = [python, "-m", "pip", "install", "--quiet", wanted, str(wheel)]
+    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=250)
+    if done.returncode:
+        pytest.skip(f"pip cannot install {wanted} here: {done.stderr.strip().splitlines()[-1]}")
+    environment = {"PATH": "", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [python, "-c", CALL], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("@x86-64-v2")

@@ -250,3 +250,114 @@ def test_a_tensor_of_another_device(package: ModuleType) -> None:
     assert out.device == torch.device("cuda:1")
     assert close(out, expected(*tensors))
     assert torch.cuda.current_device() == 0
+
+
+def test_gradients_on_the_gpu(package: ModuleType) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    results = []
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        leaves = [t.requires_grad_() for t in inputs()]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            out = package.conv2d_divide_leaky_relu(*leaves)
+            assert last(package).endswith(f"@{HERE}")
+            out.square().sum().backward()
+        torch.cuda.synchronize()
+        results.append([t.grad for t in leaves])
+    theirs = [t.requires_grad_() for t in inputs()]
+    F.leaky_relu(F.conv2d(*theirs) / 2.0, 0.01).square().sum().backward()
+    for run in results:
+        for own, other in zip(run, theirs, strict=True):
+            torch.testing.assert_close(own, other.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_opcheck_and_autocast_on_the_gpu(package: ModuleType) -> None:
+    x, weight, bias = inputs()
+    rest = (2.0, 0.01, [1, 1], [0, 0], [1, 1], 1, None)
+    ops = torch.ops.cf_gpu_package
+    leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    for op, given in (
+        (ops.conv2d_divide_leaky_relu, (x, weight, bias)),
+        (ops.conv2d_divide_leaky_relu_autograd, leaves),
+    ):
+        assert set(torch.library.opcheck(op.default, (*given, *rest)).values()) == {"SUCCESS"}
+    with torch.autocast("cuda", torch.float16):
+        out = package.conv2d_divide_leaky_relu(x.half(), weight, bias)
+    assert out.dtype == torch.float32
+    assert close(out, expected(x.half().float(), weight, bias))
+
+
+def test_a_training_step_in_a_graph(package: ModuleType) -> None:
+    module = package.Conv2dDivideLeakyReLU(8, 6, 3, device="cuda")
+    x = inputs()[0]
+
+    def step() -> None:
+        for parameter in module.parameters():
+            parameter.grad = None
+        module(x).square().sum().backward()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for seed in (1, 2):
+        x.copy_(inputs(seed=seed)[0])
+        graph.replay()
+        captured = [p.grad.clone() for p in module.parameters()]
+        step()
+        for own, other in zip(captured, module.parameters(), strict=True):
+            torch.testing.assert_close(own, other.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_no_synchronisation_and_no_allocation_beyond_the_output(package: ModuleType) -> None:
+    tensors = inputs(n=4, h=64, w=64)
+    package.conv2d_divide_leaky_relu(*tensors)  # loads the cubin
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = package.conv2d_divide_leaky_relu(*tensors)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    workspace = out.numel() * 4  # as the entry declares it
+    rounded = 2 * 512  # what the allocator rounds up
+    peak = torch.cuda.max_memory_allocated() - before
+    assert peak <= out.numel() * out.element_size() + workspace + rounded
+
+
+def test_eight_threads(package: ModuleType) -> None:
+    tensors = inputs()
+    want = package.conv2d_divide_leaky_relu(*tensors)
+    results: list[bool] = []
+
+    def work() -> None:
+        for _ in range(50):
+            results.append(torch.equal(package.conv2d_divide_leaky_relu(*tensors), want))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 400
+
+
+def test_a_replaced_model(package: ModuleType) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    model = torch.nn.Sequential(torch.nn.Conv2d(8, 6, 3), Halve(), torch.nn.LeakyReLU()).cuda()
+    new = package.replace(model)
+    assert [r.operator for r in new.replacements.replaced] == ["conv2d_divide_leaky_relu"]
+    x = inputs()[0]
+    torch.testing.assert_close(new(x), model(x), rtol=1e-4, atol=1e-5)
+    assert last(package).endswith(f"@{HERE}")
+
+
+class Halve(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 2.0
