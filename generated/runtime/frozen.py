@@ -21,13 +21,9 @@ from .gradient import Differentiable
 
 _PLAIN = {Tensor, torch.nn.Parameter}
 _FROZEN_DTYPES = {torch.float32, torch.float16, torch.bfloat16}
-# Neither is public. A PyTorch without the second has no such transforms; without the first, every call is
-# looked at one by one.
+# Not public, nor is the level that ``kernel`` asks: a PyTorch without the one has no such transforms, without
+# the other every call is looked at closely.
 _in_transform: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
-
-
-def _forward_level() -> int:
-    return getattr(forward_ad, "_current_level", 0)
 
 
 class Reduction(Protocol):
@@ -129,7 +125,7 @@ class FrozenOp:
         """
         if self.overload is None or not package.STATE.ready:
             return None
-        if _forward_level() >= 0 or torch.compiler.is_compiling():
+        if getattr(forward_ad, "_current_level", 0) >= 0 or torch.compiler.is_compiling():
             return None
         if type(first) not in _PLAIN or first.dtype not in _FROZEN_DTYPES:
             return None
