@@ -15,7 +15,7 @@ CXX_SOURCES := $(shell git ls-files 'templates/include/*.cuh' 'templates/include
 
 help:
 	@echo "make demo      tune, freeze, import and compare a kernel on this machine (three to four minutes)"
-	@echo "make test      lint, then every test that needs no GPU (about sixteen minutes)"
+	@echo "make test      lint, then every test that needs no GPU (about twenty-five minutes on two cores)"
 	@echo "make test-all  the slow tests too"
 	@echo "make lint      ruff, pyright, clang-format: what pre-commit and CI run"
 	@echo "make format    let the formatters rewrite the sources"
@@ -35,10 +35,10 @@ demo: $(READY)
 	$(BIN)/python benchmarks/demo.py --out $(DEMO)
 
 test: lint
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-all: lint
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ def request_of(
 ) -> TrialRequest:
     """A variant, compiled; the template's default config when none is given."""
     space = catalogue().space(problem.operator, target, template)
-    chosen = space.default if config is None else Config(config)
+    chosen = Config(config) if config is not None else space.default_for(problem, target) or space.default
     reason = space.check(problem, chosen, target)
     if reason:
         raise SystemExit(f"{space.template} {chosen.key}: {reason}")

@@ -206,6 +206,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+LONGEST = (
+    "test_templates_emulated.py",
+    "test_specialisations_emulated.py",
+    "test_fault_injection.py",
+    "test_kills.py",
+    "test_readme.py",
+    "test_tune.py",
+    "test_instantiations.py",
+)
+"""Files that take minutes, the longest first: begun last, one would keep a single process busy at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; `make test` hands out whole files in this order."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What became of the instantiations: a line each, also from the processes of xdist."""
     lines = [

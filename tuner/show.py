@@ -64,8 +64,8 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     right the reasons."""
     speedup = ""
     best, default = run["best"], run["default"]
-    if best and default and default["time_ms"]:
-        speedup = f"; the best is {default['time_ms'] / best['time_ms']:.2f}x faster than the default"
+    if (ratio := run.get("over_default")) is not None:
+        speedup = f"; the best is {ratio:.2f}x as fast as the default"
         if best.get("energy_j") and default.get("energy_j"):
             speedup += f" and takes {best['energy_j'] / default['energy_j']:.2f} times its energy"
     head = Text(f"{run['status']}: {_added(run)}{speedup}", style="bold")

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .limits import TIME
 from .outcome import TrialOutcome, TrialResult
+from .ranking import LEADER
 from .stored import ABOUT, checked
 from .study import Study, finished_count, tally
 
@@ -27,6 +28,7 @@ def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[st
     """
     found = study.results() if results is None else results
     about = checked(study.about, ABOUT, f"study {study.name}")
+    best, default, finals = best_entry(study, found), default_entry(study, found), finals_entry(study, found)
     return {
         "operator": about["operator"],
         "target": about["target"]["kind"],
@@ -44,11 +46,36 @@ def summarise(study: Study, results: list[TrialResult] | None = None) -> dict[st
         "finished": finished_count(found),
         "outcomes": tally(found),
         "misbehaved": misbehaved(found),
-        "best": best_entry(study, found),
-        **finals_entry(study, found),
+        "best": best,
+        **finals,
         "searched_ms": found_ms[0].time_ms if (found_ms := ranked(found)) else None,
-        "default": default_entry(study, found),
+        "default": default,
+        "over_default": over_default(best, default, finals["finals"] if finals["finals_held"] else ()),
     }
+
+
+def over_default(best: Entry | None, default: Entry | None, finals: Sequence[Entry]) -> float | None:
+    """How many times as fast as the default the best is: by the ratios of the rounds that both were timed in
+    where they were, as medians of busy rounds may be far apart; else by their times. None where either is
+    missing or has no time.
+
+    Args:
+        best, default: Of the summary.
+        finals: Rows of the finals, each with its ``ratio`` to the leader (null: it is the leader).
+    """
+    if not best or not default or not default["time_ms"]:
+        return None
+    rows = [next((row for row in finals if _same_point(row, one)), None) for one in (best, default)]
+    ratios = [
+        None if row is None else 1.0 if row.get("standing") == LEADER else row.get("ratio") for row in rows
+    ]
+    if ratios[0] and ratios[1]:
+        return ratios[1] / ratios[0]
+    return default["time_ms"] / best["time_ms"]
+
+
+def _same_point(row: Entry, entry: Entry) -> bool:
+    return row.get("template") == entry.get("template") and row.get("config") == entry.get("config")
 
 
 def best_entry(study: Study, results: list[TrialResult]) -> Entry | None:

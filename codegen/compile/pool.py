@@ -92,7 +92,8 @@ class CompilePool:
         clean = False
         try:
             while True:
-                while self.load < self._jobs and (item := next(todo, None)) is not None:
+                # Processes may be busy with what was abandoned before: these wait for them.
+                while len(positions) < self._jobs and (item := next(todo, None)) is not None:
                     positions[self.submit(item[1])] = item[0]
                 if not positions:
                     break

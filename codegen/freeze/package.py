@@ -161,7 +161,9 @@ def _check_destination(out_dir: Path) -> None:
     if not out_dir.exists() or (out_dir / "manifest.json").is_file():
         return
     ours = {"runtime", "__init__.py", "__pycache__"}
-    if not out_dir.is_dir() or {p.name for p in out_dir.iterdir()} - ours:
+    there = {p.name for p in out_dir.iterdir()} if out_dir.is_dir() else {""}
+    # The code of the runtime alone is a package without kernels yet; any other __init__.py is somebody's own.
+    if there and (there - ours or "runtime" not in there):
         raise InputError(f"{out_dir} exists and is not a package of frozen kernels; name another folder")
 
 

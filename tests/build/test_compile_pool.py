@@ -113,6 +113,14 @@ def test_a_batch_beside_a_stream(pool: CompilePool) -> None:
     assert sorted(dict(pool.compile([_request("a"), _request("b")]))) == [0, 1]
 
 
+def test_a_batch_waits_for_processes_that_are_busy_with_what_was_abandoned(pool: CompilePool) -> None:
+    pool.abandon([pool.submit(_request(f"abandoned {n}")) for n in range(2)])
+    assert pool.load >= 2
+    answers = dict(pool.compile([_request(f"batch {n}") for n in range(3)]))
+    assert sorted(answers) == [0, 1, 2]
+    assert all(isinstance(answer, Artifact) for answer in answers.values())
+
+
 def test_a_pause_stops_the_compilers_and_their_clock(tmp_path: Path, slow_compiler: Path) -> None:
     now = 0.0
     with CompilePool(Cache(tmp_path / "cache"), 1, request_limit_s=10.0, clock=lambda: now) as pool:

@@ -248,3 +248,10 @@ def test_units_and_cubins(naive_winner: WinnerFactory, fake_cuda_winner: WinnerF
     same = dataclasses.replace(one, workload={**one.workload, "N": 7})
     assert len({c.file for c in cubins_by_entry([one, same]).values()}) == 1
     assert len({c.file for c in cubins_by_entry([one, two]).values()}) == 2
+
+
+def test_an_init_of_somebody_elses_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("VALUE = 1\n")
+    with pytest.raises(InputError, match="is not a package of frozen kernels"):
+        freeze([], tmp_path, "somebody")
+    assert (tmp_path / "__init__.py").read_text() == "VALUE = 1\n"

@@ -54,6 +54,8 @@ def test_right_and_clean(
     few = few_configs(subject)[name]
     assert few or not space.feasible(problem, target)
     configs = few[:1] if which == "first" else few[1:]
+    if which == "others" and not configs:
+        pytest.skip("one config at most")
     cases = build_cases(problem, problem.dtype.name) if configs else ()
     checked = [check_config(space, config, target, cases, cache) for config in configs]
     assert [line for each in checked for line in faults(each)] == []

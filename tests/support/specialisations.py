@@ -39,6 +39,7 @@ OWN: dict[str, dict[str, tuple[str, dict[str, int], str]]] = {
         "bf16, apart": (MISH, {"C_in": 5, "C_out": 17, "dilation": 2, "padding": 3, "bias": 0}, "bf16"),
         "many taps": (CONV, {"C_in": 2, "C_out": 13, "R": 7, "S": 5, "stride": 2, "padding": 3}, "fp32"),
         "one channel": (CONV, {"C_in": 1, "C_out": 1}, "fp32"),
+        "a wide image": (CONV, {"C_in": 5, "C_out": 9, "W": 250}, "fp16"),
         "groups": (CONV, {"C_in": 15, "C_out": 9, "groups": 3, "stride": 2, "padding": 1}, "fp32"),
         "groups, bf16": (MISH, {"C_in": 6, "C_out": 66, "groups": 2, "bias": 0}, "bf16"),
         "depthwise": (RELU6, {"C_in": 3, "C_out": 3, "groups": 3, "bias": 0}, "fp32"),

@@ -50,7 +50,7 @@ def test_it_leads_with_why_the_winner_won(typical: tuple[Story, str]) -> None:
     for words in (
         "The winner takes 0.88 ms (95% interval 0.8712 to 0.8888): one of 2 that may be the fastest of 25",
         "(30 were tried).",
-        "2.27x as fast as the default config, 2 ms; it differs from it in ",
+        "1.4x as fast as the default config, 2 ms; it differs from it in ",  # by the rounds of the finals
         " → ",
         "1 other finalist may be as fast",
         "the rule decided: fewer things",

@@ -304,3 +304,18 @@ def test_no_terminal_gives_plain_lines() -> None:
     assert isinstance(progress, PlainProgress)
     progress.update(_snapshot())
     assert stream.getvalue().startswith("op: timing 10/40")
+
+
+def test_the_default_is_compared_by_the_rounds_that_both_were_in() -> None:
+    from coldforge.tuner.summary import over_default
+
+    best = {"template": "t", "config": {"A": 1}, "time_ms": 1.0}
+    default = {"template": "t", "config": {"A": 2}, "time_ms": 6.0}
+    rows = [{**best, "standing": "tied", "ratio": 1.25}, {**default, "standing": "slower", "ratio": 2.0}]
+    assert over_default(best, default, rows) == 1.6
+    rows[0] |= {"standing": "leader", "ratio": None}
+    assert over_default(best, default, rows) == 2.0
+    assert over_default(best, default, rows[:1]) == 6.0
+    assert over_default(best, default, []) == 6.0
+    assert over_default(best, {**default, "time_ms": None}, rows) is None
+    assert over_default(None, default, rows) is None

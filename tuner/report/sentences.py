@@ -121,7 +121,7 @@ def _against_default(material: Material, verdict: Verdict) -> Iterator[str]:
     if not default["time_ms"]:
         yield f"The default config is not right here ({default['outcome']}), so there is no speed-up to name."
         return
-    ratio = default["time_ms"] / best["time_ms"]
+    ratio = material.summary["over_default"] or default["time_ms"] / best["time_ms"]
     same = default["template"] == best["template"]
     number = len(changes(best["config"], default["config"]))
     how = (

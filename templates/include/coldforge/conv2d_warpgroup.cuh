@@ -303,8 +303,9 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
   }
   const bool mine = split_weights<G>(shared, weight, bias, oc0);
   const bool exact_weights = __syncthreads_and(mine) != 0;
-  // The same in all lanes; but for the exchange the compiler could not tell.
-  const u32 warp = uniform(threadIdx.x / 32);
+  // Not told to the compiler as the same in all lanes: NVRTC 13.0 then takes each role's whole code for that of
+  // undivided warps, and some configs ended in an illegal instruction or hung.
+  const u32 warp = threadIdx.x / 32;
   if (warp < G::GATHERERS) {
     gather_tiles<G>(x, sizes, shared);
   } else if (G::SENDERS > 0 && warp < G::HELPERS) {

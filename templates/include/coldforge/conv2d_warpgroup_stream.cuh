@@ -20,14 +20,14 @@ struct ResultWriter {
   using T = typename G::Element;
   static constexpr u32 SIZE = sizeof(T), MASK = G::RING - 1;
 
+  const Conv2dSizes& sizes;
   unsigned char* slots[2];  // the rings of this lane's two channels
-  u32 lows[2];              // where its first element goes, but for 2^32
-  u32 first, plane;  // where the block's first channel's run begins, and the bytes of a channel; likewise
-  u32 written;       // bytes that are written of every channel
+  u32 low;                  // where the lane's first element of the first goes, but for 2^32
+  u32 written;              // bytes that are written of every channel
   bool in_pairs;
 
   __device__ __forceinline__ ResultWriter(typename G::Shared& shared, const Conv2dSizes& sizes)
-      : plane(static_cast<u32>(sizes.H_out) * static_cast<u32>(sizes.W_out) * SIZE) {
+      : sizes(sizes) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) slots[row] = ring_of(shared, static_cast<u32>(channel_of(row)));
   }
@@ -35,18 +35,16 @@ struct ResultWriter {
   // Starts a run at `to`, in the block's first channel; all pieces of it but the last are of an even number
   // of elements where `even`.
   __device__ __forceinline__ void begin(const T* to, bool even) {
-    first = static_cast<u32>(reinterpret_cast<u64>(to));
-    in_pairs = even && first % (2 * SIZE) == 0 && plane % (2 * SIZE) == 0;
-#pragma unroll
-    for (int row = 0; row < 2; ++row)
-      lows[row] = first + static_cast<u32>(channel_of(row)) * plane + threadIdx.x % 4 * 2 * SIZE;
+    const u32 first = static_cast<u32>(reinterpret_cast<u64>(to));
+    in_pairs = even && first % (2 * SIZE) == 0 && plane() % (2 * SIZE) == 0;
+    low = first + static_cast<u32>(channel_of(0)) * plane() + threadIdx.x % 4 * 2 * SIZE;
     written = 0;
   }
 
   // Writes the next elements of two channels, lane by lane as the matrix instructions hold them; those behind
   // the last legal one are overwritten by the next piece.
   __device__ __forceinline__ void write(const float (&values)[G::RUN / 2]) const {
-    const u32 at[2] = {(lows[0] + written) & MASK, (lows[1] + written) & MASK};
+    const u32 at[2] = {(low + written) & MASK, (low + plane() + written) & MASK};
     if (!in_pairs) {
       write_some<1, true>(at, values);
     } else if (__any_sync(0xffffffffu, max(at[0], at[1]) + G::RUN_BYTES > G::RING)) {
@@ -57,13 +55,18 @@ struct ResultWriter {
   }
   // The place of the next piece's element `number` of a channel.
   __device__ __forceinline__ T* place_of(typename G::Shared& shared, int channel, u32 number) const {
-    const u32 low = first + static_cast<u32>(channel) * plane;
+    const u32 own = threadIdx.x % 4 * 2 * SIZE,
+              away = static_cast<u32>(channel - channel_of(0)) * plane() - own;
     return reinterpret_cast<T*>(ring_of(shared, static_cast<u32>(channel)) +
-                                ((low + written + number * SIZE) & MASK));
+                                ((low + away + written + number * SIZE) & MASK));
   }
   __device__ __forceinline__ void advance(u32 count) { written += count * SIZE; }
 
  private:
+  // Bytes of a channel, but for 2^32.
+  __device__ __forceinline__ u32 plane() const {
+    return static_cast<u32>(sizes.H_out) * static_cast<u32>(sizes.W_out) * SIZE;
+  }
   static __device__ __forceinline__ unsigned char* ring_of(typename G::Shared& shared, u32 channel) {
     return shared.results[threadIdx.x / 128 - G::HELPERS / 4][channel];
   }

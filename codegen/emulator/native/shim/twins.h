@@ -133,6 +133,7 @@ inline void warpgroup_wait() {
 
 template <int COUNT>
 inline void keep_behind_wait(float (&)[COUNT]) {}
+
 struct MatrixDescriptor {
   const char* base;
   unsigned apart;
