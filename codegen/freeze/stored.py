@@ -57,6 +57,8 @@ def checked_winner(values: Mapping[str, Any], where: str) -> Winner:
         wrong = "target.device is no line of text"
     if not wrong and not isinstance(values.get("binary"), bytes | None):
         wrong = "binary is no binary"
+    if not wrong and not isinstance(values.get("ptx"), str | None):
+        wrong = "ptx is no text"
     if wrong:
         raise InputError(f"{where}: malformed entry: {wrong}")
     return Winner(**{**values, "binary": values.get("binary"), "flags": tuple(values["flags"])})

@@ -49,6 +49,7 @@ class Winner:
         measurement: at least ``time_ms``, ``floor_ms``, ``error`` (relative L2), ``bound_ratio``.
         study: name of the study it won.
         verified: False for a binary that was recompiled and not checked since.
+        ptx: the source compiled for any newer architecture too (cuda); None where it cannot be, or was not.
     """
 
     operator: str
@@ -74,6 +75,7 @@ class Winner:
     measurement: Mapping[str, Any] = field(hash=False)
     study: str
     verified: bool = True
+    ptx: str | None = None
 
     def __post_init__(self) -> None:
         for name in _FROZEN_MAPPINGS:

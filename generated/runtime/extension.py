@@ -30,13 +30,15 @@ class Machine:
         kind: ``cpu`` or ``cuda``.
         level: x86-64's level (2, 3, 4; 0 elsewhere), or the compute capability (90 for 9.0).
         model: the device's name.
-        driver_cuda_major: of a GPU's driver.
+        driver: the CUDA version that a GPU's driver is for, 13000 for 13.0.
+        max_shared_bytes: that a block of a GPU may ask for.
     """
 
     kind: str
     level: int
     model: str
-    driver_cuda_major: int = 0
+    driver: int = 0
+    max_shared_bytes: int = 0
 
 
 class Extension:
@@ -78,6 +80,12 @@ class Extension:
         """Lets the variant be dispatched, or not."""
         self._library.coldforge_enable_variant(number, int(enabled))
 
+    def is_portable(self, number: int) -> bool:
+        """Whether the variant is PTX, which a GPU's driver compiles: other machine code on each
+        architecture.
+        """
+        return self.variants[number].rpartition("@")[2].startswith("compute_")
+
     def enabled(self) -> list[str]:
         """The variants that may be dispatched."""
         return [name for n, name in enumerate(self.variants) if self._library.coldforge_variant_enabled(n)]
@@ -113,7 +121,8 @@ class Extension:
             ctypes.c_double(PRECISIONS[precision]),
             machine.level,
             machine.model.encode(),
-            machine.driver_cuda_major,
+            machine.driver,
+            ctypes.c_int64(machine.max_shared_bytes),
             (ctypes.c_int64 * len(values))(*values),
         )
         if number < -1:

@@ -169,6 +169,10 @@ class FrozenOp:
             arguments = (*fallback.widened(arguments[:count]), *arguments[count:])
         return Differentiable.apply(self, *arguments)  # type: ignore[return-value]
 
+    def found_portable(self, tensor: Tensor) -> bool:
+        """Whether there are kernels now, where calls of such a tensor found none that was verified."""
+        return package.check_portable(self, tensor)
+
     def _refer(self, arguments: Sequence[Any], reason: str) -> Tensor:
         """Runs the reference outside of the op, so that PyTorch sees and differentiates its parts."""
         if not torch.compiler.is_compiling():

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from . import build, fallback, manifest, registration, verify
 from .extension import Extension, is_whole
 from .manifest import PackageError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .frozen import FrozenOp
 
 OPERATORS: dict[str, FrozenOp] = {}
@@ -40,6 +44,7 @@ class State:
 
 STATE = State()
 _LOCK = threading.RLock()
+_PORTABLE_CHECKED: set[tuple[Any, ...]] = set()
 
 
 def load_if_built() -> None:
@@ -75,6 +80,25 @@ def prepare() -> None:
         except (PackageError, OSError) as error:
             STATE.why = str(error)
         STATE.ready = True
+
+
+def check_portable(op: FrozenOp, tensor: Tensor) -> bool:
+    """What a call does whose GPU has no machine code in this package: checks the operator's PTX on that GPU,
+    once, and lets the driver compile it there.
+
+    Returns:
+        Whether there is something now that there was not before.
+    """
+    if not tensor.is_cuda or STATE.extension is None or torch.cuda.is_current_stream_capturing():
+        return False
+    with _LOCK:
+        place = (op.name, tensor.dtype, tensor.device)
+        if place in _PORTABLE_CHECKED:
+            return False
+        _PORTABLE_CHECKED.add(place)
+        before = STATE.extension.enabled()
+        STATE.record = _undisturbed(verify.verify_portable, manifest.load(), STATE.extension, op, tensor)
+        return STATE.extension.enabled() != before
 
 
 def _undisturbed(work: Callable[..., Any], *arguments: Any) -> Any:

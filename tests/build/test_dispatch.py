@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import random
@@ -33,8 +34,22 @@ CPU = "Test CPU"
 def _winners(naive: Callable[..., Winner], cuda: Callable[..., Winner]) -> list[Winner]:
     """Entries of several machines, workloads, classes and specialisations; some of them tie."""
 
-    def gpu(shape: Mapping[str, int], arch: str, device: str, time_ms: float, **changes: Any) -> Winner:
+    def gpu(
+        shape: Mapping[str, int],
+        arch: str,
+        device: str,
+        time_ms: float,
+        ptx: str | None = None,
+        shared: int = 320,
+        **changes: Any,
+    ) -> Winner:
         like, base = naive(dict(shape)), cuda()
+        if ptx is not None:  # PTX is a source's: each entry has one of its own
+            text = f"// {arch} {ptx} {shared} {sorted(shape.items())}\n{base.source_text}"
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            changes |= {"source_text": text, "source_digest": digest, "ptx": _ptx(ptx)}
+            changes |= {"source_name": f"naive_{digest[:8]}"}
+        changes |= {"launch": {**base.launch, "shared_bytes": str(shared)}}
         target = {**base.target, "arch": arch, "device": device}
         measured = {**base.measurement, "time_ms": time_ms}
         fields = {n: getattr(like, n) for n in ("specialisation", "workload", "workload_name")}
@@ -55,15 +70,21 @@ def _winners(naive: Callable[..., Winner], cuda: Callable[..., Winner]) -> list[
         naive({**SMALL, "stride": 2}, time_ms=1.0),
         naive({**SMALL, "stride": 2}, device="Another CPU", time_ms=0.5),
         naive(SMALL, workload="unbiased"),
-        gpu(SMALL, "sm_90", GPU, 0.2),
-        gpu(LARGE, "sm_90", GPU, 0.3),
+        gpu(SMALL, "sm_90", GPU, 0.2, "9.0 sm_80"),
+        gpu(LARGE, "sm_90", GPU, 0.3, "9.5 sm_90"),
+        gpu({**SMALL, "H": 64}, "sm_90", GPU, 0.3, "9.0 sm_80", shared=150_000),
         gpu(LARGE, "sm_90a", OTHER_GPU, 0.1),
-        gpu(SMALL, "sm_80", OLD_GPU, 0.5),
+        gpu(SMALL, "sm_80", OLD_GPU, 0.5, "8.4 sm_80"),
         gpu(SMALL, "sm_90", GPU, 0.1, precision="tf32"),
         gpu(SMALL, "sm_90", GPU, 0.1, dtype="fp16", precision="fp16"),
         gpu({**SMALL, "C_out": 7}, "sm_90", GPU, 0.1, compiler="nvrtc 14.0"),
     ]
     return found
+
+
+def _ptx(facts: str) -> str:
+    version, target = facts.split()
+    return f".version {version}\n.target {target}\n.visible .entry coldforge_kernel(\n)\n{{ ret; }}\n"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +95,14 @@ def package(
     frozen_package: Callable[..., ModuleType],
 ) -> ModuleType:
     folder = tmp_path_factory.mktemp("dispatch")
-    return frozen_package(folder, "cf_dispatch", _winners(naive_winner, fake_cuda_winner))
+    module = frozen_package(folder, "cf_dispatch", _winners(naive_winner, fake_cuda_winner))
+    extension = module.runtime.package.STATE.extension
+    portable = [n for n in range(len(extension.variants)) if extension.is_portable(n)]
+    assert len(portable) == 4
+    assert not {extension.variants[n] for n in portable} & set(extension.enabled())  # no GPU has checked it
+    for number in portable:
+        extension.enable(number, True)
+    return module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +117,8 @@ class Entry:
     eps: float
     time_ms: float
     cuda_major: int
+    shared: int
+    ptx: tuple[int, float] | None  # least capability, version
     fixed: Mapping[str, int]
     workload: tuple[int, ...]
 
@@ -121,6 +151,8 @@ def _entries(package: ModuleType) -> list[Entry]:
                 cuda_major=int(entry["compiler"].split()[-1].split(".")[0])
                 if target["kind"] == "cuda"
                 else 0,
+                shared=int(entry["launch"].get("shared_bytes", 0)),
+                ptx=(int(entry["ptx"]["arch"][8:]), float(entry["ptx"]["isa"])) if "ptx" in entry else None,
                 fixed={n: v for n, v in entry["specialisation"].items() if n != "dtype"},
                 workload=tuple(workload[n] for n in operator.family.abi_sizes),
             )
@@ -128,11 +160,30 @@ def _entries(package: ModuleType) -> list[Entry]:
     return found
 
 
+# The newest PTX that a driver compiles, by the release notes of each CUDA version.
+PTX_TAKEN = {11080: 7.8, 12040: 8.4, 12060: 8.5, 12090: 8.8, 13000: 9.0, 13050: 9.5, 14000: 10.0}
+
+
+def _form(e: Entry, machine: Any) -> tuple[str, int] | None:
+    """In which form an entry runs on a machine, and how good that is (0 is best)."""
+    rank = 0 if e.model == machine.model else 1
+    if e.kind == "cpu":
+        if rank:
+            rank = 9 - e.level if e.level <= machine.level else 16 + e.level
+        return ("code", rank) if machine.level >= 2 else None
+    if e.level == machine.level and e.cuda_major <= machine.driver // 1000:
+        return "code", rank
+    if e.ptx is None or e.ptx[0] > machine.level or e.ptx[1] > PTX_TAKEN[machine.driver]:
+        return None
+    return ("ptx", 2 + abs(e.level - machine.level)) if e.shared <= machine.max_shared_bytes else None
+
+
 def _rule(
     entries: list[Entry], call: Mapping[str, int], dtype: str, precision: str, machine: Any
-) -> Entry | None:
+) -> tuple[Entry, str] | None:
     """What README and `select.h` promise, written down once more: what can run there; the same model, then
-    (cpu) the highest level; the nearest workload; the fastest of those."""
+    (cpu) the highest level, (cuda) machine code, then PTX tuned on the nearest architecture; the nearest
+    workload; the fastest of those."""
     sizes = [call[n] for n in catalogue().operator(OPERATOR).family.abi_sizes]
     best, best_key = None, None
     for e in entries:
@@ -140,19 +191,15 @@ def _rule(
             continue
         if any(call[n] != v for n, v in e.fixed.items()):
             continue
-        if e.kind == "cuda" and (e.level != machine.level or e.cuda_major > machine.driver_cuda_major):
+        form = _form(e, machine)
+        if form is None:
             continue
-        if e.kind == "cpu" and machine.level < 2:
-            continue
-        rank = 0 if e.model == machine.model else 1
-        if rank and e.kind == "cpu":
-            rank = 9 - e.level if e.level <= machine.level else 16 + e.level
         distance = sum(
             abs(math.log2((now + 1) / (then + 1))) for now, then in zip(sizes, e.workload, strict=True)
         )
-        key = (rank, round(distance, 12), e.time_ms)
+        key = (form[1], round(distance, 12), e.time_ms)
         if best_key is None or key < best_key:
-            best, best_key = e, key
+            best, best_key = (e, form[0]), key
     return best
 
 
@@ -193,15 +240,17 @@ def test_a_hundred_thousand_calls(package: ModuleType) -> None:
         machine_of("cpu", level, model) for level in (0, 2, 3, 4) for model in (f"{CPU} x86-64-v3", CPU, "?")
     ]
     machines += [
-        machine_of("cuda", level, model, major)
-        for level, model in (
-            (90, GPU),
-            (90, OTHER_GPU),
-            (90, "NVIDIA GH200"),
-            (80, OLD_GPU),
-            (100, "NVIDIA B200"),
+        machine_of("cuda", level, model, driver, shared)
+        for level, model, shared in (
+            (90, GPU, 232_448),
+            (90, OTHER_GPU, 232_448),
+            (90, "NVIDIA GH200", 232_448),
+            (80, OLD_GPU, 166_912),
+            (86, "NVIDIA A40", 101_376),
+            (75, "NVIDIA T4", 65_536),
+            (100, "NVIDIA B200", 232_448),
         )
-        for major in (12, 13, 14)
+        for driver in PTX_TAKEN
     ]
     answered = set()
     for _ in range(CALLS):
@@ -215,11 +264,18 @@ def test_a_hundred_thousand_calls(package: ModuleType) -> None:
             continue
         entry, arch = variant.split("@")
         assert wanted is not None
-        assert by_name[entry] == wanted, (call, machine, dtype, precision)
-        level = _level(arch)
-        assert level == machine.level if machine.kind == "cuda" else level <= machine.level
+        assert by_name[entry] == wanted[0], (call, machine, dtype, precision)
+        if arch.startswith("compute_"):
+            assert wanted[1] == "ptx"
+            assert int(arch[8:]) <= machine.level
+        else:
+            assert wanted[1] == "code"
+            level = _level(arch)
+            assert level == machine.level if machine.kind == "cuda" else level <= machine.level
         answered.add((entry, arch))
     assert {entry for entry, _ in answered} == set(by_name)  # every entry had its turn
+    portable = {entry for entry, arch in answered if arch.startswith("compute_")}
+    assert portable == {e.name for e in entries if e.ptx is not None}
 
 
 def test_the_workload_that_was_tuned_gets_its_own_entry(package: ModuleType) -> None:
@@ -234,7 +290,7 @@ def test_the_workload_that_was_tuned_gets_its_own_entry(package: ModuleType) -> 
         problem = make_problem(operator, "small", {**entry["workload"], **absent}, entry["dtype"])
         assert dict(problem.specialisation) == entry["specialisation"]
         target = entry["target"]
-        machine = machine_of(target["kind"], _level(target["arch"]), target["device"], 14)
+        machine = machine_of(target["kind"], _level(target["arch"]), target["device"], 14000)
         values = [int(problem.values[n]) for n in names]
         found = extension.choose(OPERATOR, machine, entry["dtype"], entry["precision"], values)
         assert found is not None

@@ -133,7 +133,7 @@ def _write_bundle(found: Found, path: Path) -> dict[str, Any]:
 
 
 def _write_package(found: Found, package: str | None, folder: Path | None, *, build: bool) -> dict[str, Any]:
-    from ...codegen.freeze import GENERATED, freeze, merge, split_stale
+    from ...codegen.freeze import GENERATED, freeze, merge, split_stale, with_ptx
     from ...codegen.freeze.package import REPOSITORY_NAMESPACE
     from ..transfer import import_studies
 
@@ -150,7 +150,7 @@ def _write_package(found: Found, package: str | None, folder: Path | None, *, bu
         here, stale = split_stale(found.held, found.catalogue)
         kept, _ = merge(split_stale(found.wanted(found.frozen), found.catalogue)[0], here)
     new, outdated = found.current()
-    winners, _ = merge(kept, new)
+    winners, without_ptx = with_ptx(merge(kept, new)[0], found.catalogue, [*found.frozen, *found.held])
     changes = merge(here, new)[1]
     found.require_some(winners)
     report = freeze(winners, folder, namespace, declared=found.catalogue)
@@ -165,6 +165,7 @@ def _write_package(found: Found, package: str | None, folder: Path | None, *, bu
         "dropped": [winner.name for winner in (*stale, *outdated)],
         "left_out": found.left_out,
         "total_entries": len(report.entries),
+        "without_ptx": without_ptx,
         "manifest": report.manifest_digest,
         "changed": report.changed,
         "imported_studies": imported,
@@ -204,6 +205,8 @@ def _show(report: dict[str, Any]) -> None:
         click.echo(f"left out  {reason}", err=True)
     for name in report.get("dropped", []):
         click.echo(f" dropped  {name}  (its operator's declaration has changed)")
+    for name, why in report.get("without_ptx", {}).items():
+        click.echo(f"this GPU architecture only: {name}: {why}", err=True)
     if "bundle" in report:
         click.echo(
             f"{report['bundle']}: winners: {len(report['entries'])}, studies: {len(report['studies'])}"
