@@ -73,6 +73,8 @@ def entries_of(winners: Sequence[Winner]) -> list[dict[str, Any]]:
         }
         cubin = cubins.get(winner.name)
         entry["binary"] = {"file": cubin.file, "sha256": winner.binary_digest} if cubin else None
+        if winner.portable_only:
+            entry["portable_only"] = True
         if (ptx := portable.get(winner.name)) is not None:
             digest = hashlib.sha256(ptx.data).hexdigest()
             entry["ptx"] = {
@@ -113,6 +115,7 @@ def winner_of_entry(entry: Mapping[str, Any], read: Callable[[str], bytes], wher
         names = (*_COPIED, *_SORTED, "config", "derived", "compiler", "study", "verified", "flags")
         values = {name: entry[name] for name in names}
         values |= {"source_text": source.decode("utf-8"), "binary": binary, "ptx": ptx}
+        values["portable_only"] = entry.get("portable_only", False)
         values |= {"source_name": entry["source"]["name"], "source_digest": entry["source"]["sha256"]}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: malformed entry ({type(error).__name__}: {error})") from None

@@ -188,8 +188,11 @@ def check_winner(winner: Winner, known: Catalogue) -> None:
         raise InputError(f"entry {winner.name}: unknown precision {winner.precision!r}")
     level_of(winner.arch)
     problem_of(winner, known)
-    if (winner.binary is None) == (winner.kind == "cuda"):
-        raise InputError(f"entry {winner.name}: a cuda winner has a binary and a cpu winner none")
+    binary, portable = winner.binary is not None, winner.portable_only
+    if binary != (winner.kind == "cuda" and not portable) or (portable and winner.ptx is None):
+        raise InputError(
+            f"entry {winner.name}: a cuda winner has a binary, a portable one PTX alone, a cpu winner none"
+        )
     if winner.ptx is not None:
         ptx_facts(winner.ptx, f"entry {winner.name}")
     for refuses in (source_path, entry_units, cuda_major):

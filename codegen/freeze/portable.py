@@ -75,7 +75,8 @@ def with_ptx(
         held: winners that may have it already: the same source keeps the same PTX, whatever NVRTC is here.
 
     Returns:
-        The winners in their order, and for each cuda winner without PTX (by name) why it has none.
+        The winners in their order, and for each cuda winner without PTX (by name) why it has none. One that
+        would be frozen for its PTX alone and has none is left out.
     """
     there = {w.source_digest: w.ptx for w in (*held, *winners) if w.ptx is not None}
     found, why = [], {}
@@ -88,6 +89,8 @@ def with_ptx(
                 there[winner.source_digest] = text
             except (CompileError, ToolMissing, InputError) as error:
                 why[winner.name] = str(error)
+                if winner.portable_only:
+                    continue
         found.append(winner)
     return found, why
 

@@ -65,7 +65,7 @@ def _variants(
     winner: Winner, cubins: Mapping[str, Image], portable: Mapping[str, Image]
 ) -> list[dict[str, Any]]:
     if winner.kind == "cuda":
-        return _gpu_variants(winner, cubins[winner.name], portable.get(winner.name))
+        return _gpu_variants(winner, cubins.get(winner.name), portable.get(winner.name))
     rows = []
     for unit in entry_units(winner):
         guard = "AARCH64" if unit.machine == "aarch64" else "X86_64"
@@ -81,11 +81,13 @@ def _variants(
     return rows
 
 
-def _gpu_variants(winner: Winner, cubin: Image, ptx: Image | None) -> list[dict[str, Any]]:
+def _gpu_variants(winner: Winner, cubin: Image | None, ptx: Image | None) -> list[dict[str, Any]]:
     """The measured binary, then what the driver of another architecture compiles."""
     row = {"function": "nullptr", "finish": ""}
-    name = variant_name(winner.name, winner.arch)
-    rows = [{**row, "name": name, "level": level_of(winner.arch), "image": cubin.symbol}]
+    rows = []
+    if cubin is not None:
+        name = variant_name(winner.name, winner.arch)
+        rows.append({**row, "name": name, "level": level_of(winner.arch), "image": cubin.symbol})
     if ptx is not None:
         facts = ptx_facts(ptx.data.decode("ascii"))
         name = variant_name(winner.name, facts.arch)
