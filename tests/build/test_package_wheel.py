@@ -24,6 +24,7 @@ from coldforge.codegen.freeze.wheel import REQUIRES_PYTHON, REQUIRES_TORCH, plat
 
 pytestmark = pytest.mark.build
 
+PTX = ".version 9.0\n.target sm_80\n.visible .entry coldforge_kernel(\n)\n{ ret; }\n"
 # What an installed package must do without.
 CALL = """
 import sys
@@ -52,7 +53,7 @@ def wheel(
     fake_cuda_winner: Callable[..., Winner],
 ) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    freeze([naive_winner(), fake_cuda_winner()], folder / "cf_wheel", "cf_wheel")
+    freeze([naive_winner(), fake_cuda_winner(ptx=PTX)], folder / "cf_wheel", "cf_wheel")
     done = subprocess.run(
         [sys.executable, "-m", "cf_wheel.runtime"], cwd=folder, capture_output=True, text=True, check=False
     )
@@ -143,6 +144,11 @@ TAMPERED = [
     ("kernels/*.cubin", lambda data: data + b"x", "differs from its digest in manifest.json; install"),
     ("operators/conv2d*.py", lambda data: data + b"\n", "differs from its digest in manifest.json; install"),
     ("kernels/*.cubin", None, "is missing; install the package again"),
+    (
+        "kernels/*.ptx",
+        lambda data: data.replace(b"sm_80", b"sm_90"),
+        "differs from its digest in manifest.json",
+    ),
 ]
 
 
