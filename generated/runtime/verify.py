@@ -115,7 +115,10 @@ def verify_portable(manifest: Manifest, extension: Extension, op: FrozenOp, tens
         name = f"{extension.variants[number]} on sm_{major}{minor}"
         if name not in record:
             with torch.cuda.device(tensor.device):
-                fresh[name] = _check_variant(extension, number, entry, _operator(entry, {op.name: op}))
+                result = _check_variant(extension, number, entry, _operator(entry, {op.name: op}))
+            if not result.get("ran", True):  # the driver does not take it: another may, and nothing is wrong
+                continue
+            fresh[name] = result
         _enable(extension, number, name, {**record, **fresh}[name])
     return _recorded(manifest, record, fresh)
 
@@ -194,7 +197,8 @@ def _check_variant(extension: Extension, number: int, entry: dict[str, Any], op:
         with torch.no_grad(), extension.only(number):
             output = op.overload(*arguments)
         if extension.last() != extension.variants[number]:
-            return {"ok": False, "why": f"the kernel did not run at {shapes}", "ratio": None, "error": None}
+            why = f"the kernel did not run at {shapes}"
+            return {"ok": False, "ran": False, "why": why, "ratio": None, "error": None}
         difference = (output.double().cpu() - expected).abs()
         ratio = float(
             torch.where(difference == 0, 0.0, difference / allowed).nan_to_num(math.inf, math.inf).max()

@@ -223,6 +223,31 @@ def test_a_first_call_on_another_architecture_checks_its_ptx_once(
     assert len(gpu.checked) == 1
 
 
+def test_a_check_that_ends_in_the_reference_neither_warns_nor_checks_again(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(monkeypatch, package, (8, 6))
+    fallback = importlib.import_module(f"{package.__name__}.runtime.fallback")
+    arguments = (torch.randn(1, 8, 5, 5), torch.randn(6, 8, 3, 3), torch.randn(6), 2.0, 0.01)
+    arguments = (*arguments, [1, 1], [0, 0], [1, 1], 1, None)
+    met: list[torch.Tensor] = []
+
+    def check(*_: Any) -> dict[str, Any]:
+        # Another entry of the same operator is off as well: its reference must not wait for this very check.
+        for reason in ("not verified on this machine: another", "no frozen kernel fits this GPU: another"):
+            met.append(fallback.answer(gpu.op, *arguments, reason))
+        return gpu.result
+
+    monkeypatch.setattr(gpu.verify, "_check_variant", check)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert gpu.look() is True
+    assert len(met) == 2
+    # A user's call of the same kind warns all the same.
+    with pytest.warns(RuntimeWarning, match="no frozen kernel fits this GPU: another"):
+        fallback.answer(gpu.op, *arguments, "no frozen kernel fits this GPU: another")
+
+
 def test_wrong_ptx_stays_off_and_older_gpus_and_other_dtypes_are_left_alone(
     package: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,6 +262,14 @@ def test_wrong_ptx_stays_off_and_older_gpus_and_other_dtypes_are_left_alone(
     assert gpu.look() is False
     assert gpu.enabled == []
     assert "on sm_120 is wrong on this machine and stays off: 9 times" in capsys.readouterr().err
+    # What the driver refuses is neither wrong nor recorded.
+    gpu.tensor.device = torch.device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    gpu.result = {"ok": False, "ran": False, "why": "the kernel did not run", "ratio": None, "error": None}
+    assert gpu.look() is False
+    assert gpu.enabled == []
+    assert capsys.readouterr().err == ""
+    assert not any("sm_89" in name for name in gpu.verify.read_record(package.runtime.manifest.load()))
     host = torch.zeros(1)
     assert gpu.package.check_portable(gpu.op, host) is False
 
