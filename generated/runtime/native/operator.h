@@ -132,8 +132,7 @@ inline Answer answer(const Operator& op, const Call& call) {
   bool nothing = false;
   for (int i = 0; i < op.output_rank; ++i) nothing = nothing || shape[i] == 0;
   if (!(reason = unfit_size(op, values, nothing)).empty()) return no_answer(std::move(reason));
-  Refusals refusals;
-  const std::vector<Candidate> candidates = select(op, kVariants, request, refusals);
+  const std::vector<Candidate> candidates = select(op, kVariants, request);
   for (const Candidate& candidate : candidates) {
     OwnedTensor output = empty(shape, op.output_rank, dtype, place);
     last_variant() = candidate.number;
@@ -142,6 +141,8 @@ inline Answer answer(const Operator& op, const Call& call) {
     reason = std::string(candidate.entry->name) + ": " + reason;
   }
   if (!reason.empty()) return no_answer(std::move(reason));
+  Refusals refusals;
+  if (candidates.empty()) select(op, kVariants, request, &refusals);
   if (!refusals.off.empty()) return no_answer("not verified on this machine: " + refusals.off);
   if (!refusals.unfit.empty()) return no_answer("no frozen kernel fits this GPU: " + refusals.unfit);
   return no_answer("no frozen kernel covers " + describe(op, request));

@@ -117,22 +117,24 @@ inline std::string misfit(const Request& request, const Entry& entry, const Vari
          " bytes of shared memory and the GPU has " + std::to_string(request.max_shared_bytes);
 }
 
-// The first variant of an entry that runs on this device and is enabled; -1 when there is none.
+// The first variant of an entry that runs on this device and is enabled; -1 when there is none. Texts are
+// made only where `refusals` asks for them: a call that is answered pays for none.
 inline int usable_variant(const Request& request, const Entry& entry, const Variant* variants,
-                          Refusals& refusals) {
+                          Refusals* refusals) {
   const auto add = [](std::string& all, const std::string& one) { all += (all.empty() ? "" : ", ") + one; };
   std::string why;
   bool off = false;
   for (int number = entry.first_variant; number < entry.first_variant + entry.variant_count; ++number) {
     if (!is_code_for(request, entry, variants[number])) continue;
-    std::string unfit = misfit(request, entry, variants[number]);
     const bool allowed = forced_variant() >= 0 ? forced_variant() == number : enabled_flags()[number] != 0;
+    if (!allowed && refusals == nullptr) continue;
+    std::string unfit = misfit(request, entry, variants[number]);
     if (unfit.empty() && allowed) return number;
     off = off || unfit.empty();
     if (why.empty()) why = std::move(unfit);
   }
-  if (off) add(refusals.off, entry.name);
-  if (!off && !why.empty()) add(refusals.unfit, why);
+  if (refusals != nullptr && off) add(refusals->off, entry.name);
+  if (refusals != nullptr && !off && !why.empty()) add(refusals->unfit, why);
   return -1;
 }
 
@@ -144,7 +146,7 @@ inline bool better(const Candidate& a, const Candidate& b) {
 
 // All that may answer, the best first.
 inline std::vector<Candidate> select(const Operator& op, const Variant* variants, const Request& request,
-                                     Refusals& refusals) {
+                                     Refusals* refusals = nullptr) {
   std::vector<Candidate> found;
   for (int i = 0; i < op.entry_count; ++i) {
     const Entry& entry = op.entries[i];
@@ -177,8 +179,7 @@ inline bool list_operator(const Operator& op) {
 inline int choose(const std::string& qualified_name, const Request& request) {
   for (const Operator* op : operators()) {
     if (qualified_name != op->qualified_name) continue;
-    Refusals refusals;
-    const std::vector<Candidate> found = select(*op, kVariants, request, refusals);
+    const std::vector<Candidate> found = select(*op, kVariants, request);
     return found.empty() ? -1 : found.front().number;
   }
   return -2;
