@@ -42,15 +42,21 @@ Talk = Generator[float, None, T]
 client's clock."""
 
 
-def time_limit_s(request: TrialRequest, base_s: float = TRIAL_LIMIT_S) -> float:
+SLOW_FLOPS = {"cpu": 1e9, "cuda": 1e11}
+"""Operations a second of the slowest machine that is waited for, by kind of target."""
+
+
+def time_limit_s(
+    request: TrialRequest, base_s: float = TRIAL_LIMIT_S, slow_flops: float = SLOW_FLOPS["cpu"]
+) -> float:
     """Seconds after which a variant counts as hung: ``base_s`` and what its arithmetic may take.
 
     A trial makes some twenty calls at the workload's shape and compares a few outputs. A call may take ten
-    times the best time; while no time is known, as long as 1 GFLOP/s would need.
+    times the best time; while no time is known, as long as ``slow_flops`` operations a second would need.
     """
-    flops = request.flops
-    call_s = 1e-2 * request.best_ms if request.best_ms is not None else flops / 1e9
-    return base_s + 20.0 * call_s + flops / 1e9
+    arithmetic_s = request.flops / slow_flops
+    call_s = 1e-2 * request.best_ms if request.best_ms is not None else arithmetic_s
+    return base_s + 20.0 * call_s + arithmetic_s
 
 
 class WorkerClient:
@@ -228,7 +234,7 @@ class WorkerClient:
     # --- conversations ---
 
     def _limit_s(self, request: TrialRequest) -> float:
-        return time_limit_s(request, self.settings.trial_limit_s)
+        return time_limit_s(request, self.settings.trial_limit_s, SLOW_FLOPS[self.target.kind])
 
     def _finish(self, talk: Talk[T]) -> T:
         while True:

@@ -22,7 +22,7 @@ from coldforge.codegen.problem import make_problem
 from coldforge.codegen.render import KernelSource
 from coldforge.codegen.settings import Settings
 from coldforge.codegen.target import cpu_target, cuda_target
-from coldforge.tuner.client import WorkerClient, time_limit_s
+from coldforge.tuner.client import SLOW_FLOPS, WorkerClient, time_limit_s
 from coldforge.tuner.devices.base import DeviceFault
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.ranking import rank
@@ -368,6 +368,8 @@ def test_time_limits_follow_the_work(make: Make) -> None:
     heavy = replace(request, flops=20 * 10**9)
     assert time_limit_s(heavy) == 60.0 + 21 * 20.0
     assert time_limit_s(replace(heavy, best_ms=50.0)) == 60.0 + 10.0 + 20.0
+    # A first variant that hangs on a GPU is not waited for as long as a slow CPU would be.
+    assert time_limit_s(heavy, slow_flops=SLOW_FLOPS["cuda"]) == pytest.approx(60.0 + 21 * 0.2)
 
 
 def test_an_interrupt_before_the_worker_is_started_still_closes(

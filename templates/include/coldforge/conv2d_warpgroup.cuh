@@ -42,6 +42,14 @@ struct StageTurn {
       : stage(number % G::STAGES), phase(number / G::STAGES % 2) {}
 };
 
+// Which of the runs that a ring holds at once a consumer's run is.
+template <class G>
+struct SlotTurn {
+  u32 slot, phase;
+
+  __device__ __forceinline__ explicit SlotTurn(u32 run) : slot(run % G::SLOTS), phase(run / G::SLOTS % 2) {}
+};
+
 // Four warps that fill stage after stage, with each consumer's next tile in turn.
 template <class G>
 __device__ __forceinline__ void gather_tiles(const typename G::Element* x, const Conv2dSizes& sizes,
@@ -55,6 +63,7 @@ __device__ __forceinline__ void gather_tiles(const typename G::Element* x, const
   };
   if (has(0)) fetch(0);
   mbarrier_wait(&shared.weights_read, 0);
+  __syncwarp();
 #pragma unroll 1
   for (u32 number = 0; has(number); ++number) {
     cp_async_wait<0>();
@@ -62,6 +71,7 @@ __device__ __forceinline__ void gather_tiles(const typename G::Element* x, const
     const SplitScale scale = scale_of<G>(shared, static_cast<int>(number % 2));
     const StageTurn<G> turn(number);
     mbarrier_wait(&shared.empty[turn.stage], turn.phase ^ 1);
+    __syncwarp();
     fill_stage<G>(shared.stages[turn.stage], shared, scale);
     publish_shared();
     mbarrier_arrive(&shared.full[turn.stage]);
@@ -70,12 +80,54 @@ __device__ __forceinline__ void gather_tiles(const typename G::Element* x, const
   }
 }
 
-// Goes through the tiles of a consumer and what it computes at once of each, for the consumer and for those
-// that send its results: the same steps for both. Where the image is taken in whole rows the results are one
-// run of memory from tile to tile, until one `ends`.
+// A run of a tile.
+struct TileRun {
+  int row, column;  // of the tile's outputs
+  u32 count;        // of pixels; none where it only fills up a tile's number of runs
+  bool begins;      // does not go on in memory where another run ended
+  bool ends;        // no other goes on where it ends
+};
+
+// The runs of a tile, one after the other.
+template <class G>
+struct TileRuns {
+  const Conv2dTensorTile<G>& tile;
+  u32 number;    // of the tile among the block's
+  bool begins;   // its results do not go on where those of the tile before ended
+  bool goes_on;  // those of the next tile go on where its results end
+  bool whole;    // its rows are the image's
+  int rows, row, column;
+
+  __device__ __forceinline__ TileRuns(const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes, u32 number,
+                                      bool begins, bool goes_on)
+      : tile(tile),
+        number(number),
+        begins(begins),
+        goes_on(goes_on),
+        whole(tile.width == sizes.W_out),
+        rows(tile.pixels / tile.width),
+        row(0),
+        column(0) {}
+
+  __device__ __forceinline__ bool left() const { return row < rows; }
+  // Behind the last comes one of no pixels, at a place that may be read.
+  __device__ __forceinline__ TileRun next() {
+    if (!left()) return {0, 0, 0, false, false};
+    const int end = column + G::RUN;
+    const TileRun run{row, column, static_cast<u32>(min(G::RUN, tile.width - column)),
+                      column == 0 && (!whole || (begins && row == 0)),
+                      end >= tile.width && (!whole || (!goes_on && row == rows - 1))};
+    column = end < tile.width ? end : 0;
+    row += end < tile.width ? 0 : 1;
+    return run;
+  }
+};
+
+// Goes through the tiles of a consumer, for the consumer and for those that send its results: the same runs
+// for both. Where the image is taken in whole rows the results are one run of memory from tile to tile.
 template <class G, class Work>
-__device__ __forceinline__ void walk_runs(typename G::Element* y, const Conv2dSizes& sizes, int oc0, u32 own,
-                                          Work& work) {
+__device__ __forceinline__ void walk_tiles(typename G::Element* y, const Conv2dSizes& sizes, int oc0, u32 own,
+                                           Work& work) {
   const TileWalk<G> walk(sizes);
   const i64 plane = static_cast<i64>(sizes.H_out) * sizes.W_out;
   bool begins = true;
@@ -86,22 +138,10 @@ __device__ __forceinline__ void walk_runs(typename G::Element* y, const Conv2dSi
     const bool goes_on = G::Config::NEIGHBOURS && walk.has(own, round + 1) &&
                          Conv2dTensorTile<G>(walk.at(own, round + 1), sizes).n == tile.n &&
                          work.written() < 1u << 30;
-    const u32 number = round * G::CONSUMERS + own;
-    const int rows = tile.pixels / tile.width, final_row = goes_on ? -1 : rows - 1;
-    const bool whole = tile.width == sizes.W_out;
     typename G::Element* const to = y + (static_cast<i64>(tile.n) * G::C_OUT + oc0) * plane +
                                     static_cast<i64>(tile.oy) * sizes.W_out + tile.ox;
-    work.open(number);
-#pragma unroll 1
-    for (int row = 0; row < rows; ++row) {
-      if (!whole || (begins && row == 0))
-        work.begin(to + static_cast<i64>(row) * sizes.W_out, sizes.W_out % 2 == 0);
-#pragma unroll 1
-      for (int column = 0; column < tile.width; column += G::RUN) {
-        work.compute(tile, row, column, column + G::RUN >= tile.width && (!whole || row == final_row));
-      }
-    }
-    work.close(number);
+    TileRuns<G> runs(tile, sizes, round * G::CONSUMERS + own, begins, goes_on);
+    work.go(runs, to);
     begins = !goes_on;
   }
 }
@@ -120,7 +160,7 @@ struct Conv2dConsumer {
   int oc0, channels;
   ResultWriter<G> writer;
   ResultSender<G> sender;  // of this warp's channels, where none else sends them
-  u32 own, turn;           // the consumer's number; of its runs, the parity
+  u32 own, runs;           // the consumer's number; how many runs it has written
   const OperandStage<G>* stage;
   // Of the thread's two channels: what makes v, or what the first operations of the chain make of v, of a
   // sum; and of a sum of the tile.
@@ -140,13 +180,35 @@ struct Conv2dConsumer {
         oc0(oc0),
         channels(min(G::OC_TILE, G::C_OUT - oc0)),
         writer(shared, sizes),
-        sender(shared.results[own][0], threadIdx.x % 128 / 32 * 16, oc0, sizes),
+        sender(shared.results[own][0], threadIdx.x % 128 / 32 * G::SENT_CHANNELS, oc0, sizes),
         own(own),
-        turn(0) {
+        runs(0) {
     exact_weights = __all_sync(0xffffffffu, fold() && exact);
   }
 
   __device__ __forceinline__ u32 written() const { return writer.written; }
+  // Computes a tile, whose first result in the block's first channel goes to `to`.
+  __device__ __forceinline__ void go(TileRuns<G>& tile_runs, T* to) {
+    open(tile_runs.number);
+    if (G::CHAIN > 1 && all) {
+#pragma unroll 1
+      while (tile_runs.left()) chain(tile_runs, to);
+    } else {
+#pragma unroll 1
+      while (tile_runs.left()) {
+        const TileRun run = tile_runs.next();
+        RunSums<G> sums;
+        begin_run<G>(sums, stage->operands, weights, run.row * G::PITCH + run.column);
+        warpgroup_wait<0>();
+        results(sums, tile_runs.tile, run, to);
+      }
+    }
+    // The tile's operands are not needed any more.
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.empty[StageTurn<G>(tile_runs.number).stage]);
+  }
+
+ private:
   // Waits for a tile's operands.
   __device__ __forceinline__ void open(u32 number) {
     const StageTurn<G> at(number);
@@ -159,39 +221,62 @@ struct Conv2dConsumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) factors[row] = factor[row] * stage->unscale;
   }
-  __device__ __forceinline__ void close(u32 number) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.empty[StageTurn<G>(number).stage]);
-  }
-  __device__ __forceinline__ void begin(T* to, bool even) {
-    writer.begin(to, even);
-    if constexpr (G::SENDERS == 0) sender.begin(to);
-  }
-
-  __device__ __forceinline__ void compute(const Conv2dTensorTile<G>& tile, int row, int column, bool ends) {
-    const u32 count = static_cast<u32>(min(G::RUN, tile.width - column));
-    RunSums<G> sums;
-    begin_run<G>(sums, stage->operands, weights, row * G::PITCH + column);
-    warpgroup_wait<0>();
-    keep_behind_wait(sums.high);
-    if constexpr (G::PARTS == 2) keep_behind_wait(sums.cross);
-    finish(sums);
-    // What was written before has been read.
-    if constexpr (G::SENDERS > 0) mbarrier_wait(&shared.sent[own], turn ^ 1);
-    __syncwarp();
-    writer.write(sums.high);
-    if (!all) repair(tile, row, column, static_cast<int>(count));
-    writer.advance(count);
-    __syncwarp();
-    if constexpr (G::SENDERS == 0) {
-      sender.send(count, ends);
-    } else {
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.written[own]);
-      turn ^= 1;
+  // Computes the next CHAIN runs of a tile whose sums are all exact: the products of each are begun before
+  // results are made of the sums of the one before. (Across a loop's turns the compiler would not let
+  // products go on beside other work.)
+  __device__ __forceinline__ void chain(TileRuns<G>& tile_runs, T* to) {
+    RunSums<G> sums[2];
+    TileRun run = tile_runs.next();
+    begin_run<G>(sums[0], stage->operands, weights, run.row * G::PITCH + run.column);
+#pragma unroll
+    for (int i = 0; i < G::CHAIN; ++i) {
+      TileRun following{};
+      if (i + 1 < G::CHAIN) {
+        following = tile_runs.next();
+        begin_run<G>(sums[(i + 1) % 2], stage->operands, weights,
+                     following.row * G::PITCH + following.column);
+        warpgroup_wait<1>();
+      } else {
+        warpgroup_wait<0>();
+      }
+      results(sums[i % 2], tile_runs.tile, run, to);
+      run = following;
     }
   }
-
- private:
+  // Makes results of the sums of a run and hands them on.
+  __device__ __forceinline__ void results(RunSums<G>& sums, const Conv2dTensorTile<G>& tile,
+                                          const TileRun& run, T* to) {
+    keep_behind_wait(sums.high);
+    if constexpr (G::PARTS == 2) keep_behind_wait(sums.cross);
+    if (run.count == 0) return;
+    if (run.begins) {
+      T* const from = to + static_cast<i64>(run.row) * sizes.W_out;
+      writer.begin(from, sizes.W_out % 2 == 0);
+      if constexpr (G::SENDERS == 0) sender.begin(from);
+    }
+    finish(sums);
+    // What was written there before has been read.
+    if constexpr (G::SENDERS > 0) {
+      const SlotTurn<G> at(runs);
+      mbarrier_wait(&shared.sent[own][at.slot], at.phase ^ 1);
+      if (G::SLOTS > 1 && run.begins && runs > 0) {
+        // Elsewhere in the rings: so is what the run before left there.
+        const SlotTurn<G> before(runs - 1);
+        mbarrier_wait(&shared.sent[own][before.slot], before.phase);
+      }
+    }
+    __syncwarp();
+    writer.write(sums.high);
+    if (!all) repair(tile, run.row, run.column, static_cast<int>(run.count));
+    writer.advance(run.count);
+    __syncwarp();
+    if constexpr (G::SENDERS == 0) {
+      sender.send(run.count, run.ends);
+    } else {
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.written[own][SlotTurn<G>(runs).slot]);
+      ++runs;
+    }
+  }
   // Sets factors and shifts; returns whether they are in the range of a float with all scales of pixels.
   __device__ __forceinline__ bool fold() {
     bool fit = true;
@@ -257,23 +342,31 @@ struct Conv2dSender {
 
   typename G::Shared& shared;
   ResultSender<G> sender;
-  u32 own, turn;  // the consumer's number; of its runs, the parity
+  const Conv2dSizes& sizes;
+  u32 own, runs;  // the consumer's number; how many of its runs are sent
 
   __device__ __forceinline__ Conv2dSender(typename G::Shared& shared, int oc0, u32 own, u32 channel,
                                           const Conv2dSizes& sizes)
-      : shared(shared), sender(shared.results[own][0], channel, oc0, sizes), own(own), turn(0) {}
+      : shared(shared),
+        sender(shared.results[own][0], channel, oc0, sizes),
+        sizes(sizes),
+        own(own),
+        runs(0) {}
 
   __device__ __forceinline__ u32 written() const { return sender.written; }
-  __device__ __forceinline__ void open(u32) const {}
-  __device__ __forceinline__ void close(u32) const {}
-  __device__ __forceinline__ void begin(T* to, bool) { sender.begin(to); }
-  __device__ __forceinline__ void compute(const Conv2dTensorTile<G>& tile, int, int column, bool ends) {
-    mbarrier_wait(&shared.written[own], turn);
-    __syncwarp();
-    sender.send(static_cast<u32>(min(G::RUN, tile.width - column)), ends);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.sent[own]);
-    turn ^= 1;
+  __device__ __forceinline__ void go(TileRuns<G>& tile_runs, T* to) {
+#pragma unroll 1
+    while (tile_runs.left()) {
+      const TileRun run = tile_runs.next();
+      const SlotTurn<G> at(runs);
+      if (run.begins) sender.begin(to + static_cast<i64>(run.row) * sizes.W_out);
+      mbarrier_wait(&shared.written[own][at.slot], at.phase);
+      __syncwarp();
+      sender.send(run.count, run.ends);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.sent[own][at.slot]);
+      ++runs;
+    }
   }
 };
 
@@ -294,8 +387,11 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
     if constexpr (G::SENDERS > 0) {
 #pragma unroll
       for (int consumer = 0; consumer < G::CONSUMERS; ++consumer) {
-        mbarrier_init(&shared.written[consumer], 4);
-        mbarrier_init(&shared.sent[consumer], G::SENDERS);
+#pragma unroll
+        for (int slot = 0; slot < G::SLOTS; ++slot) {
+          mbarrier_init(&shared.written[consumer][slot], 4);
+          mbarrier_init(&shared.sent[consumer][slot], G::SENDERS);
+        }
       }
     }
     mbarrier_init(&shared.weights_read, G::CONSUMERS * 4);
@@ -303,18 +399,19 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
   }
   const bool mine = split_weights<G>(shared, weight, bias, oc0);
   const bool exact_weights = __syncthreads_and(mine) != 0;
-  // Not told to the compiler as the same in all lanes: NVRTC 13.0 then takes each role's whole code for that of
-  // undivided warps, and some configs ended in an illegal instruction or hung.
-  const u32 warp = threadIdx.x / 32;
-  if (warp < G::GATHERERS) {
-    gather_tiles<G>(x, sizes, shared);
-  } else if (G::SENDERS > 0 && warp < G::HELPERS) {
-    if constexpr (G::SENDERS > 0) {
+  // The same in all lanes; but for the exchange the compiler could not tell.
+  const u32 warp = uniform(threadIdx.x / 32);
+  if (warp < G::HELPERS) {
+    if constexpr (G::TAKEN > 0) give_registers<G::LEFT>();
+    if (warp < G::GATHERERS) {
+      gather_tiles<G>(x, sizes, shared);
+    } else if constexpr (G::SENDERS > 0) {
       const u32 number = warp - G::GATHERERS;
       Conv2dSender<G> sender(shared, oc0, number / G::SENDERS, number % G::SENDERS * G::SENT_CHANNELS, sizes);
-      walk_runs<G>(y, sizes, oc0, number / G::SENDERS, sender);
+      walk_tiles<G>(y, sizes, oc0, number / G::SENDERS, sender);
     }
   } else {
+    if constexpr (G::TAKEN > 0) take_registers<G::TAKEN>();
     const Held<Epilogue> kept(epilogue);
     const RunWeights<G> weights(shared);
     const u32 own = (warp - G::HELPERS) / 4;
@@ -322,7 +419,7 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
                                          exact_weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.weights_read);
-    walk_runs<G>(y, sizes, oc0, own, consumer);
+    walk_tiles<G>(y, sizes, oc0, own, consumer);
   }
 }
 

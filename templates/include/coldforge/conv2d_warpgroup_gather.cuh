@@ -10,6 +10,7 @@ constexpr int GATHER_BARRIER = 1;
 
 template <class G>
 __device__ __forceinline__ void await_gatherers() {
+  __syncwarp();
   named_barrier_sync(GATHER_BARRIER, G::STAGERS);
 }
 

@@ -20,8 +20,7 @@ struct OperandStage {
 };
 
 // Weights are among the first stage's operands until they are in registers. `results` holds, of each output
-// channel, the newest part of what goes to memory: a ring in which a byte lies where it does in G::RING bytes
-// of memory.
+// channel, the newest part of what goes to memory: a ring of G::RING bytes.
 template <class G>
 struct Conv2dWarpgroupShared {
   using Weights = uint4[G::PARTS][G::UNITS][G::OC_TILE];
@@ -37,12 +36,12 @@ struct Conv2dWarpgroupShared {
   // or NaN; in turn for this tile and the next, each also without what is not finite.
   u32 largest[4][G::GATHERERS];
   u32 least[4][G::GATHERERS];
-  // Barriers. Of each stage: it is filled; it has been read. Of each consumer whose results others send: some
-  // are in the rings; they have been read.
+  // Barriers. Of each stage: it is filled; it has been read. Of each consumer whose results others send, and
+  // of each of the runs that its rings hold: it is in the rings; it has been read.
   u64 full[G::STAGES];
   u64 empty[G::STAGES];
-  u64 written[G::SENT_CONSUMERS];
-  u64 sent[G::SENT_CONSUMERS];
+  u64 written[G::SENT_CONSUMERS][G::SLOTS];
+  u64 sent[G::SENT_CONSUMERS][G::SLOTS];
   u64 weights_read;
 
   __device__ __forceinline__ Weights& weights() { return *reinterpret_cast<Weights*>(stages[0].operands); }
@@ -59,7 +58,7 @@ struct Conv2dWarpgroupGeometry {
 
   static constexpr int R = P::R, S = P::S, TAPS = R * S, C_IN = P::C_in, C_OUT = P::C_out;
   static constexpr int TILE_Y = C::TILE_Y, COLUMNS = C::COLUMNS, RUN = C::RUN, RING = C::RING;
-  static constexpr int CONSUMERS = C::CONSUMERS, STAGES = C::STAGES;
+  static constexpr int CONSUMERS = C::CONSUMERS, STAGES = C::STAGES, CHAIN = C::CHAIN;
   // Warps: those that gather, and for each consumer those that send its results; none where it does itself.
   static constexpr int GATHERERS = C::GATHERERS, SENDERS = C::SENDERS;
   static constexpr int HELPERS = GATHERERS + SENDERS * CONSUMERS;
@@ -69,6 +68,10 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int STAGERS = 32 * GATHERERS;  // that copy input to shared memory
   static constexpr int OC_TILE = 64, OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
+
+  // Registers of a thread that does not multiply, once it has given others away; of one that does; 0: as
+  // compiled.
+  static constexpr int LEFT = C::LEFT, TAKEN = C::TAKEN;
 
   // A float is a half and the half nearest to what is left of it, times LOW_SCALE; or a half alone.
   static constexpr int PARTS = C::PARTS;
@@ -95,6 +98,11 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int OPERAND_BYTES =
       PARTS * PART_BYTES + BEHIND > WEIGHT_BYTES ? PARTS * PART_BYTES + BEHIND : WEIGHT_BYTES;
   static constexpr int RUN_BYTES = RUN * int(sizeof(T));
+  // Runs that a ring holds, where others send them, beside parts of two lines: before a run's first element,
+  // and what waits for the rest of its line.
+  static constexpr int LINE = 128, PARTS_BYTES = 2 * (LINE - int(sizeof(T)));
+  static constexpr int FIT = (RING - PARTS_BYTES) / RUN_BYTES;
+  static constexpr int SLOTS = SENDERS == 0 ? 1 : FIT < 4 ? FIT : 4;
 
   using Shared = Conv2dWarpgroupShared<Conv2dWarpgroupGeometry>;
 
@@ -110,7 +118,8 @@ struct Conv2dWarpgroupGeometry {
 
   static_assert(HELPERS % 4 == 0, "a consumer begins at a multiple of four warps");
   static_assert(COLUMNS % 32 == 0 && COLUMNS % P::stride_w == 0 && WIDEST >= 8, "odd columns");
-  static_assert((RING & (RING - 1)) == 0 && RING >= RUN_BYTES + 128, "results would overtake themselves");
+  static_assert((RING & (RING - 1)) == 0 && SLOTS >= 1 && RING >= SLOTS * RUN_BYTES + PARTS_BYTES,
+                "results would overtake themselves");
   static_assert(sizeof(T) == 4 || PARTS == 1, "16-bit values are not split");
   static_assert(sizeof(Shared) == C::SHARED_BYTES, "the declared and the real shared memory differ");
 };

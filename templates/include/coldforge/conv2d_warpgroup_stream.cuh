@@ -7,9 +7,9 @@
 namespace coldforge {
 
 // Results go to memory through shared memory: of each output channel a run of neighbouring elements, written
-// a few at a time into the channel's ring, in which a byte lies where it does in G::RING bytes of memory.
-// Only whole lines of 128 bytes leave before the run ends: memory takes a line in two pieces at almost twice
-// the cost.
+// a few at a time into the channel's ring, from the place on that its first has in a line of 128 bytes. Only
+// whole lines leave before the run ends: memory takes a line in two pieces at almost twice the cost. A line
+// leaves once that of every channel is whole, of all of them at once.
 //
 // Ordinary stores beat the copy engine here: each of its copies is begun by one lane after the other, some
 // ten instructions for 256 bytes, where 32 lanes store 512 with seven.
@@ -22,12 +22,13 @@ struct ResultWriter {
 
   const Conv2dSizes& sizes;
   unsigned char* slots[2];  // the rings of this lane's two channels
-  u32 low;                  // where the lane's first element of the first goes, but for 2^32
-  u32 written;              // bytes that are written of every channel
+  u32 start;                // the address of the run of the block's first channel, but for 2^32
+  u32 from[2];              // where the lane's first elements go in rings, but for what is written
+  u32 written;              // bytes that are written of every channel; 0 before the first run too
   bool in_pairs;
 
   __device__ __forceinline__ ResultWriter(typename G::Shared& shared, const Conv2dSizes& sizes)
-      : sizes(sizes) {
+      : sizes(sizes), written(0) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) slots[row] = ring_of(shared, static_cast<u32>(channel_of(row)));
   }
@@ -35,16 +36,18 @@ struct ResultWriter {
   // Starts a run at `to`, in the block's first channel; all pieces of it but the last are of an even number
   // of elements where `even`.
   __device__ __forceinline__ void begin(const T* to, bool even) {
-    const u32 first = static_cast<u32>(reinterpret_cast<u64>(to));
-    in_pairs = even && first % (2 * SIZE) == 0 && plane() % (2 * SIZE) == 0;
-    low = first + static_cast<u32>(channel_of(0)) * plane() + threadIdx.x % 4 * 2 * SIZE;
+    start = static_cast<u32>(reinterpret_cast<u64>(to));
+    in_pairs = even && start % (2 * SIZE) == 0 && plane() % (2 * SIZE) == 0;
+#pragma unroll
+    for (int row = 0; row < 2; ++row)
+      from[row] = start_of(static_cast<u32>(channel_of(row))) + threadIdx.x % 4 * 2 * SIZE;
     written = 0;
   }
 
   // Writes the next elements of two channels, lane by lane as the matrix instructions hold them; those behind
   // the last legal one are overwritten by the next piece.
   __device__ __forceinline__ void write(const float (&values)[G::RUN / 2]) const {
-    const u32 at[2] = {(low + written) & MASK, (low + plane() + written) & MASK};
+    const u32 at[2] = {(from[0] + written) & MASK, (from[1] + written) & MASK};
     if (!in_pairs) {
       write_some<1, true>(at, values);
     } else if (__any_sync(0xffffffffu, max(at[0], at[1]) + G::RUN_BYTES > G::RING)) {
@@ -55,10 +58,8 @@ struct ResultWriter {
   }
   // The place of the next piece's element `number` of a channel.
   __device__ __forceinline__ T* place_of(typename G::Shared& shared, int channel, u32 number) const {
-    const u32 own = threadIdx.x % 4 * 2 * SIZE,
-              away = static_cast<u32>(channel - channel_of(0)) * plane() - own;
-    return reinterpret_cast<T*>(ring_of(shared, static_cast<u32>(channel)) +
-                                ((low + away + written + number * SIZE) & MASK));
+    const u32 at = start_of(static_cast<u32>(channel)) + written + number * SIZE;
+    return reinterpret_cast<T*>(ring_of(shared, static_cast<u32>(channel)) + (at & MASK));
   }
   __device__ __forceinline__ void advance(u32 count) { written += count * SIZE; }
 
@@ -67,6 +68,8 @@ struct ResultWriter {
   __device__ __forceinline__ u32 plane() const {
     return static_cast<u32>(sizes.H_out) * static_cast<u32>(sizes.W_out) * SIZE;
   }
+  // Where a channel's run begins in its ring: as it does in a line.
+  __device__ __forceinline__ u32 start_of(u32 channel) const { return (start + channel * plane()) % G::LINE; }
   static __device__ __forceinline__ unsigned char* ring_of(typename G::Shared& shared, u32 channel) {
     return shared.results[threadIdx.x / 128 - G::HELPERS / 4][channel];
   }
@@ -92,138 +95,111 @@ struct ResultWriter {
   }
 };
 
-// What a warp sends to memory, of some neighbouring channels of a consumer's.
+// What a warp sends to memory, of some neighbouring channels of a consumer's. Places in a run are counted in
+// bytes from the line on in which a channel's run begins.
 template <class G>
 struct ResultSender {
   using T = typename G::Element;
-  static constexpr u32 SIZE = sizeof(T), MASK = G::RING - 1, LINE = 128, PIECE = 16;
-  static constexpr u32 OWN = G::SENT_CHANNELS;
-  // Whole lines that a piece of work can complete, and channels of which a warp sends that many at once.
-  static constexpr u32 LINES = (G::RUN_BYTES + LINE - 1) / LINE, LANES = LINES * 8, CHANNELS = 32 / LANES;
+  static constexpr u32 SIZE = sizeof(T), MASK = G::RING - 1, LINE = G::LINE, PIECE = 16;
+  // Lanes that move a channel's line; channels at once, and how often for all of the warp's.
+  static constexpr u32 LANES = LINE / PIECE, CHANNELS = 32 / LANES, TIMES = G::SENT_CHANNELS / CHANNELS;
   // Loads that are under way at once, where other warps than the consumer's send.
-  static constexpr u32 AHEAD = G::SENDERS > 0 ? (OWN / CHANNELS < 8 ? OWN / CHANNELS : 8) : 1;
+  static constexpr u32 BATCH = G::SENDERS > 0 ? (TIMES < 8 ? TIMES : 8) : 1;
 
-  u32 channel;           // the first of its own
-  unsigned char* rings;  // of all channels
-  u32 own_ring;          // the ring of the first channel that this lane sends, in bytes from `rings`
-  u64 own;               // where that channel's run begins, and the lane's line behind it
-  u64 first;             // where the run of the first channel of all begins
+  u32 channel;           // the first that this lane moves
+  unsigned char* rings;  // of the lane's channels: its piece of their first lines
+  u64 own;               // where the run of that channel begins
   u64 plane;             // bytes of a channel
-  u32 written;           // bytes of every channel that were sent, or wait for the rest of their line
+  u32 written, sent;     // bytes of every channel that are there; places that are done
   int channels;          // that the block has
 
-  // channel: the first of `OWN` channels, of those whose rings are at `rings`.
-  __device__ __forceinline__ ResultSender(unsigned char* rings, u32 channel, int oc0,
-                                          const Conv2dSizes& sizes)
-      : channel(channel),
-        rings(rings),
-        own_ring(apart((channel + lane() / LANES) * G::RING)),
+  // first: of `SENT_CHANNELS` channels, of those whose rings are at `rings`.
+  __device__ __forceinline__ ResultSender(unsigned char* rings, u32 first, int oc0, const Conv2dSizes& sizes)
+      : channel(first + lane() / LANES),
+        rings(rings + channel * G::RING + lane() % LANES * PIECE),
         plane(static_cast<u64>(sizes.H_out) * static_cast<u32>(sizes.W_out) * SIZE),
+        written(0),
         channels(min(G::OC_TILE, G::C_OUT - oc0)) {}
 
   // Starts a run at `to`, in the block's first channel.
   __device__ __forceinline__ void begin(const T* to) {
-    first = reinterpret_cast<u64>(to);
-    own = first + (channel + lane() / LANES) * plane + lane() % LANES / 8 * LINE;
-    written = 0;
+    own = reinterpret_cast<u64>(to) + channel * plane;
+    written = sent = 0;
   }
 
   // Sends what may leave of `count` more elements of each channel; all of it where the run ends.
   __device__ __forceinline__ void send(u32 count, bool ends) {
-    const u32 bytes = count * SIZE;
-    if (written < LINE || ends) {
-      send_edges(bytes, ends);
-    } else if (G::RUN_BYTES % LINE == 0 && count == G::RUN) {
-      send_lines<true>(bytes);
-    } else {
-      send_lines<false>(bytes);
-    }
-    written += bytes;
+    written += count * SIZE;
+    if (sent == 0 && (written >= LINE || ends)) send_part();
+#pragma unroll 1
+    while (sent + LINE <= written) send_line();
+    if (!ends) return;
+#pragma unroll 1
+    while (sent < written + LINE) send_part();
   }
 
  private:
   static __device__ __forceinline__ u32 lane() { return threadIdx.x % 32; }
-
-  // Sends the lines that `bytes` more bytes complete, of a few channels at a time; none of them has bytes
-  // before the run. FULL: of each channel LINES.
-  template <bool FULL>
-  __device__ __forceinline__ void send_lines(u32 bytes) const {
-    const int missing = static_cast<int>((lane() % LANES / 8 + 1) * LINE - bytes);
-    u64 to = own + written;
-#pragma unroll
-    for (u32 i = 0; i < OWN / CHANNELS; i += AHEAD) {
-      if constexpr (AHEAD == 1) {
-        const u32 low = static_cast<u32>(to), at = (low & ~(LINE - 1)) | lane() % 8 * PIECE;
-        int before = FULL ? missing : static_cast<int>(low % LINE);
-        if (!G::WHOLE_OC_TILES && !has(lane() / LANES + i * CHANNELS)) before = -1 - static_cast<int>(LINE);
-        move_result<G::Config::STREAMING>(reinterpret_cast<void*>((to & 0xffffffff00000000u) | at),
-                                          rings + (own_ring + (at & MASK)) + i * (CHANNELS * G::RING), before,
-                                          missing);
-        to += CHANNELS * plane;
-      } else {
-        send_some<FULL>(to, i, missing);
-        to += AHEAD * CHANNELS * plane;
-      }
-    }
+  __device__ __forceinline__ bool has(u32 time) const {
+    return G::WHOLE_OC_TILES || static_cast<int>(channel + time * CHANNELS) < channels;
+  }
+  // The lane's piece in the line at a place, of the channel whose run begins at `begin`.
+  static __device__ __forceinline__ u64 piece_of(u64 begin, u32 place) {
+    return ((begin + place) & ~static_cast<u64>(LINE - 1)) | lane() % LANES * PIECE;
   }
 
-  // Sends lines of AHEAD groups of channels from the `begin`-th on: loaded together, so that no store waits
-  // for its load alone.
-  template <bool FULL>
-  __device__ __forceinline__ void send_some(u64 to, u32 begin, int missing) const {
-    uint4 pieces[AHEAD];
-    u64 places[AHEAD];
-    bool leaves[AHEAD];
+  // Sends the next line of every channel, which is whole in all of them.
+  __device__ __forceinline__ void send_line() {
+    const unsigned char* from = rings + (sent & MASK);
+    u64 begin = own;
 #pragma unroll
-    for (u32 i = 0; i < AHEAD; ++i) {
-      const u64 place = to + i * CHANNELS * plane;
-      const u32 low = static_cast<u32>(place), at = (low & ~(LINE - 1)) | lane() % 8 * PIECE;
-      leaves[i] = (FULL || static_cast<int>(low % LINE) >= missing) &&
-                  (G::WHOLE_OC_TILES || has(lane() / LANES + (begin + i) * CHANNELS));
-      places[i] = (place & 0xffffffff00000000u) | at;
-      const unsigned char* from = rings + (own_ring + (at & MASK)) + (begin + i) * (CHANNELS * G::RING);
-      if (leaves[i]) pieces[i] = *reinterpret_cast<const uint4*>(from);
-    }
-#pragma unroll
-    for (u32 i = 0; i < AHEAD; ++i) {
-      uint4* const place = reinterpret_cast<uint4*>(places[i]);
-      if (!leaves[i]) continue;
-      if constexpr (G::Config::STREAMING) {
-        __stcs(place, pieces[i]);
+    for (u32 time = 0; time < TIMES; time += BATCH) {
+      if constexpr (BATCH == 1) {
+        move_result<G::Config::STREAMING>(reinterpret_cast<void*>(piece_of(begin, sent)),
+                                          from + time * (CHANNELS * G::RING), has(time) ? 1 : 0, 1);
+        begin += CHANNELS * plane;
       } else {
-        *place = pieces[i];
-      }
-    }
-  }
-
-  // Sends what may leave where the run begins or ends in the middle of a line, a channel at a time.
-  __device__ __forceinline__ void send_edges(u32 bytes, bool ends) const {
-    u64 begin = first + channel * plane;
-    const unsigned char* ring = rings + channel * G::RING;
-#pragma unroll 1
-    for (u32 number = 0; number < OWN && has(number); ++number) {
-      const u64 next = begin + written + bytes;
-      const u64 low = max(begin, (begin + written) & ~static_cast<u64>(LINE - 1)),
-                stop = ends ? next : next & ~static_cast<u64>(LINE - 1);
-#pragma unroll 1
-      for (u64 at = (low & ~static_cast<u64>(PIECE - 1)) + lane() * PIECE; at < stop; at += 32 * PIECE) {
-        const unsigned char* from = ring + (static_cast<u32>(at) & MASK);
-        if (at >= low && at + PIECE <= stop) {
-          move_result<G::Config::STREAMING>(reinterpret_cast<void*>(at), from, 0, 0);
-        } else {
+        // Loaded together, so that no store waits for its load alone.
+        uint4 pieces[BATCH];
 #pragma unroll
-          for (u32 i = 0; i < PIECE; i += SIZE) {
-            if (at + i >= low && at + i < stop)
-              *reinterpret_cast<T*>(at + i) = *reinterpret_cast<const T*>(from + i);
+        for (u32 i = 0; i < BATCH; ++i)
+          pieces[i] = *reinterpret_cast<const uint4*>(from + (time + i) * (CHANNELS * G::RING));
+#pragma unroll
+        for (u32 i = 0; i < BATCH; ++i) {
+          uint4* const to = reinterpret_cast<uint4*>(piece_of(begin, sent));
+          begin += CHANNELS * plane;
+          if (!has(time + i)) continue;
+          if constexpr (G::Config::STREAMING) {
+            __stcs(to, pieces[i]);
+          } else {
+            *to = pieces[i];
           }
         }
       }
-      begin += plane;
-      ring += G::RING;
     }
+    sent += LINE;
   }
-  __device__ __forceinline__ bool has(u32 number) const {
-    return G::WHOLE_OC_TILES || static_cast<int>(channel + number) < channels;
+
+  // Sends what there is of the next line of every channel.
+  __device__ __forceinline__ void send_part() {
+    const unsigned char* from = rings + (sent & MASK);
+    u64 begin = own;
+#pragma unroll 1
+    for (u32 time = 0; time < TIMES && has(time); ++time) {
+      const u64 at = piece_of(begin, sent), stop = begin + written;
+      if (at >= begin && at + PIECE <= stop) {
+        move_result<G::Config::STREAMING>(reinterpret_cast<void*>(at), from, 0, 0);
+      } else {
+#pragma unroll
+        for (u32 i = 0; i < PIECE; i += SIZE) {
+          if (at + i >= begin && at + i < stop)
+            *reinterpret_cast<T*>(at + i) = *reinterpret_cast<const T*>(from + i);
+        }
+      }
+      begin += CHANNELS * plane;
+      from += CHANNELS * G::RING;
+    }
+    sent += LINE;
   }
 };
 

@@ -24,6 +24,17 @@ __device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// Four warps give registers back to the block, or take them from it: from here on each of their threads has
+// COUNT, a multiple of 8 from 24 to 256. Whoever takes waits until others have given enough.
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
 // Stands between warpgroup_wait and the first use of sums: to the compiler they are ready when the product
 // has begun, and it could use them, or copy them, before the wait.
 template <int COUNT>

@@ -124,6 +124,10 @@ inline void bulk_wait_read() {
   emulator_bulk_wait(PENDING);
 }
 
+template <int COUNT>
+inline void give_registers() {}
+template <int COUNT>
+inline void take_registers() {}
 inline void warpgroup_begin() { emulator_products_begin(); }
 inline void warpgroup_commit() { emulator_products_commit(); }
 template <int PENDING>
