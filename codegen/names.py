@@ -20,9 +20,9 @@ RESERVED = frozenset(keyword.kwlist) | frozenset(_WORDS.split())
 # What the file of a frozen operator and its package call their own parts, and the built-in functions that
 # they call.
 _PACKAGE_WORDS = """
-    FrozenModule FrozenOp OP POINTWISE REDUCTIONS ReducingChain Sequence Tensor abs arguments ceil_div
-    epilogue family int kernels linear magnitude max min operators output_shape reduction_length reference
-    round_up runtime sizes super torch
+    Any FrozenModule FrozenOp OP POINTWISE REDUCTIONS ReducingChain RuntimeError Sequence Step Tensor abs
+    arguments ceil_div checked epilogue family int kernels linear magnitude max min operators output_shape
+    reduction_length reference replace round_up runtime sizes super torch type
 """
 PACKAGE_NAMES = frozenset(keyword.kwlist) | frozenset(_PACKAGE_WORDS.split())
 """Not for operators and modules."""

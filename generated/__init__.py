@@ -10,12 +10,14 @@ Importing loads the extension if it is built; nothing is built and no device is 
 from .operators.conv2d_divide_leaky_relu import Conv2dDivideLeakyReLU, conv2d_divide_leaky_relu
 from .operators.conv_transpose2d_mean_logsumexp import ConvTranspose2dMeanLogSumExp, conv_transpose2d_mean_logsumexp
 from .runtime import package as _package
+from .runtime.replacing import replace
 
 __all__ = [
     "Conv2dDivideLeakyReLU",
     "ConvTranspose2dMeanLogSumExp",
     "conv2d_divide_leaky_relu",
     "conv_transpose2d_mean_logsumexp",
+    "replace",
 ]
 
 _package.load_if_built()

@@ -5,12 +5,14 @@ stored, with what is known of how sure it is.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codegen.compile import Artifact
+from ..codegen.compile.nvrtc import own_arch
 from .intervals import Interval, median_interval
 from .limits import ENERGY, TIME
 from .outcome import TrialResult
@@ -19,7 +21,7 @@ from .ranking import RULE, Place, Ranking, rank, rank_apart
 from .search import Point
 from .study import Study, thinned
 from .tools import Compiler, Job, Measurer
-from .winners import winner_record
+from .winners import PORTABLE, winner_record
 
 _ROUNDS = 4
 
@@ -121,8 +123,9 @@ def _interval(result: TrialResult) -> Interval:
 def choose_finalists(
     results: Sequence[TrialResult], plan: Plan, count: int, without: Collection[str] = ()
 ) -> list[Point]:
-    """The best ``count`` points by search time, each machine code once, then the default of each template if
-    it worked and is not among them.
+    """The best ``count`` points by search time, each machine code once, then the best of those that other
+    architectures can run too if there is none among them, then the default of each template if it worked and
+    is not among them.
 
     Args:
         without: keys of points that are not to be chosen.
@@ -131,6 +134,9 @@ def choose_finalists(
     timed = sorted((r for r in results if r.ok and r.time_ms is not None), key=lambda r: r.time_ms or 0.0)
     distinct = [r for r in timed if "same_code_as" not in r.details]
     chosen = [Point(r.template, r.config) for r in distinct[:count]]
+    if not plan.portable_templates & {point.template for point in chosen}:
+        portable = (r for r in distinct if r.template in plan.portable_templates)
+        chosen += [Point(r.template, r.config) for r in itertools.islice(portable, 1)]
     working = {Point(r.template, r.config).key: Point(r.template, r.config) for r in timed}
     for template, config in plan.defaults.items():
         point = working.get(Point(template, config).key)
@@ -200,8 +206,22 @@ def decide(plan: Plan, study: Study, finals: Finals, trials: int) -> bool:
     }
     result = replace(result, details={**result.details, **shown, **sure})
     record = winner_record(plan, study.name, job, result, trials, final=True)
+    beside = portable_beside(finals, verdict)
+    if beside is not None:
+        portable = finals.jobs[beside], finals.results[beside]
+        kept = winner_record(plan, study.name, *portable, trials, final=True, portable_only=True)
+        record[PORTABLE] = kept["winner"]
     study.set_winner({**record, **sure}, rows)
     return True
+
+
+def portable_beside(finals: Finals, verdict: Verdict) -> int | None:
+    """Where no other architecture has the winner's instructions: the index of the fastest finalist that can
+    run on others too, if there is one."""
+    if own_arch(finals.jobs[verdict.chosen].source.text) is None:
+        return None
+    portable = [i for i in finals.working if own_arch(finals.jobs[i].source.text) is None]
+    return min(portable, key=lambda i: finals.results[i].time_ms or math.inf, default=None)
 
 
 def named(job: Job) -> dict[str, Any]:

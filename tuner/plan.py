@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..codegen.catalogue import Catalogue
+from ..codegen.compile.nvrtc import own_arch
 from ..codegen.errors import DeclarationError, InfeasibleConfig, InputError
 from ..codegen.problem import Problem
 from ..codegen.render import KernelSource, render, source_files
@@ -100,6 +101,12 @@ class Plan:
             for name, space in self.spaces.items()
             if (default := space.default_for(self.problem, self.target)) is not None
         }
+
+    @cached_property
+    def portable_templates(self) -> frozenset[str]:
+        """The templates whose instructions every newer architecture has too."""
+        sources = {name: self.source(Point(name, config)) for name, config in self.defaults.items()}
+        return frozenset(name for name, source in sources.items() if own_arch(source.text) is None)
 
     def feasible(self) -> FeasibleSet:
         """All legal points of all templates, enumerated anew.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,9 +24,20 @@ from .plan import Plan
 from .study import Study, find_study, list_studies
 from .tools import Job
 
+PORTABLE = "portable"
+"""In a study's winner record: the best variant that other architectures can run too, where the winner is
+none."""
+
 
 def winner_record(
-    plan: Plan, study: str, job: Job, result: TrialResult, trials: int, *, final: bool
+    plan: Plan,
+    study: str,
+    job: Job,
+    result: TrialResult,
+    trials: int,
+    *,
+    final: bool,
+    portable_only: bool = False,
 ) -> dict[str, Any]:
     """What a study stores of its winner, as plain JSON.
 
@@ -36,6 +47,7 @@ def winner_record(
         result: its measurement.
         trials: stored trials at the time of the finals.
         final: whether the measurement comes from the finals.
+        portable_only: it is kept for its PTX alone, beside a winner that has none.
     """
     measured = datetime.now(UTC).isoformat()
     measurement = {
@@ -58,6 +70,8 @@ def winner_record(
         measurement=measurement,
         study=study,
     )
+    if portable_only:
+        winner = replace(winner, binary=None, portable_only=True)
     return {"trials": trials, "final": final, "time_ms": result.time_ms, "winner": winner_to_dict(winner)}
 
 
@@ -96,6 +110,14 @@ def study_winner(study: Study) -> Winner | None:
     return None if record is None else winner_from_dict(record["winner"], f"study {study.name}: its winner")
 
 
+def study_winners(study: Study) -> list[Winner]:
+    """The winner that a study holds, and the best portable variant beside it where it has one."""
+    winner, record = study_winner(study), study.winner or {}
+    beside = record.get(PORTABLE)
+    found = [] if winner is None else [winner]
+    return found + ([winner_from_dict(beside, f"study {study.name}: its {PORTABLE}")] if beside else [])
+
+
 def collect_winners(storage: BaseStorage | None, names: Sequence[str] = ()) -> list[Winner]:
     """The winners to freeze: of each problem on each device the newest study's, ordered by key.
 
@@ -112,8 +134,7 @@ def collect_winners(storage: BaseStorage | None, names: Sequence[str] = ()) -> l
         studies = [study for name in names for study in _named(storage, studies, name)]
     newest: dict[str, Winner] = {}
     for study in studies:  # the newest last
-        winner = study_winner(study)
-        if winner is not None:
+        for winner in study_winners(study):
             newest[winner.key] = winner
     return [newest[key] for key in sorted(newest)]
 

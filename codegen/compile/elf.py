@@ -105,3 +105,33 @@ def code_digest(data: bytes, wanted: Callable[[Section], bool] = _machine_code) 
 def code_bytes(data: bytes) -> int:
     """Bytes of machine code in all executable `.text*` sections."""
     return sum(len(section.data) for section in sections(data) if _machine_code(section))
+
+
+_VERNEED, _VERNAUX = struct.Struct("<HHIII"), struct.Struct("<IHHII")
+_GNU_VERNEED = 0x6FFFFFFE
+
+
+def needed_versions(data: bytes) -> set[str]:
+    """The symbol versions that a library asks of others, as ``GLIBC_2.34`` or ``GLIBCXX_3.4.21``.
+
+    Raises:
+        ValueError: `data` is not a whole 64-bit little-endian ELF file.
+    """
+    found = set()
+    try:
+        raw = _raw_sections(data)
+        for fields, content in raw:
+            if fields[1] != _GNU_VERNEED:
+                continue
+            names, at = raw[fields[6]][1], 0
+            for _ in range(fields[7]):  # sh_info: how many libraries
+                _version, count, _file, auxiliary, following = _VERNEED.unpack_from(content, at)
+                place = at + auxiliary
+                for _ in range(count):
+                    _hash, _flags, _other, name, step = _VERNAUX.unpack_from(content, place)
+                    found.add(_text(names, name))
+                    place += step
+                at += following
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"a damaged ELF file: {error}") from error
+    return found

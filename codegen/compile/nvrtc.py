@@ -43,9 +43,17 @@ def compile_flags(arch: str, text: str = "") -> tuple[str, ...]:
     A text with a line ``// for sm_90a`` uses instructions that no later architecture has; its cubin still is
     one for sm_90.
     """
-    own = _OWN_ARCH.search(text)
-    exact = own[1] if own and own[1][:-1] == arch else arch
+    own = own_arch(text)
+    exact = own if own and own[:-1] == arch else arch
     return (f"--gpu-architecture={exact}", "-std=c++17", "--ptxas-options=-v")
+
+
+def own_arch(text: str) -> str | None:
+    """The architecture whose own instructions a text uses, as it says itself (``sm_90a``); None for one that
+    every newer architecture can run too.
+    """
+    found = _OWN_ARCH.search(text)
+    return found[1] if found else None
 
 
 @functools.cache
@@ -131,15 +139,14 @@ def compile_cuda(source: KernelSource, target: Target, cache: Cache) -> Artifact
     """
     compiler = compiler_version()
     flags = compile_flags(target.arch, source.text)
-    decisive, options = flags, (*flags, *_uncached(compiler))
+    decisive, options = flags, _options(source.text, target.arch)
     if _SYSTEM_INCLUDE.search(source.text):  # the headers' content decides too, their place does not
         decisive = (*flags, f"cudart headers {_header_version()}")
-        options = (*options, f"-I{header_folder()}")
 
     def build(work: Path) -> Artifact:
         started = time.perf_counter()
         write_text(work / "kernel.cu", source.text)
-        cubin, log = _compile(source, options)
+        cubin, _, log = _compile(source.text, source.name, options)
         write_bytes(work / "kernel.cubin", cubin)
         write_text(work / "log.txt", log)
         return Artifact(
@@ -156,6 +163,26 @@ def compile_cuda(source: KernelSource, target: Target, cache: Cache) -> Artifact
     return cache.get_or_build(entry_key(source.text, compiler, decisive, target.arch), build)
 
 
+def portable_ptx(text: str, name: str, arch: str) -> str:
+    """PTX of a source for ``arch`` ("sm_80") and every newer one. It went through the assembler of ``arch``:
+    PTX alone is not looked at before a driver does.
+
+    Args:
+        name: what a message calls it.
+
+    Raises:
+        CompileError: NVRTC or the assembler refused the source; the log is attached.
+        ToolMissing: NVRTC, or headers that the source includes, are not installed.
+    """
+    _, ptx, _ = _compile(text, name, _options(text, arch))
+    return ptx.decode("ascii").rstrip("\0 \n") + "\n"
+
+
+def _options(text: str, arch: str) -> tuple[str, ...]:
+    options = (*compile_flags(arch, text), *_uncached(compiler_version()))
+    return (*options, f"-I{header_folder()}") if _SYSTEM_INCLUDE.search(text) else options
+
+
 def _uncached(compiler: str) -> tuple[str, ...]:
     """The option that keeps NVRTC's own cache out, for versions that have one (12.9 and newer).
 
@@ -166,17 +193,18 @@ def _uncached(compiler: str) -> tuple[str, ...]:
     return ("--no-cache",) if (major, minor) >= (12, 9) else ()
 
 
-def _compile(source: KernelSource, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """Returns the cubin and the log."""
+def _compile(text: str, name: str, options: tuple[str, ...]) -> tuple[bytes, bytes, str]:
+    """Returns the cubin, its PTX and the log."""
     nvrtc = _library()
-    program = _checked(nvrtc.nvrtcCreateProgram(source.text.encode(), b"kernel.cu", 0, [], []))
+    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         log = _filled(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        text = log.decode("utf-8", "replace").rstrip("\0 \n")
+        report = log.decode("utf-8", "replace").rstrip("\0 \n")
         if int(status) != 0:
-            raise CompileError(f"{source.name}: {first_error(text)}", text)
-        return _filled(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), text
+            raise CompileError(f"{name}: {first_error(report)}", report)
+        cubin = _filled(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        return cubin, _filled(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program), report
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

@@ -7,6 +7,8 @@ from .bundle import Bundle, read_bundle, write_bundle
 from .manifest import load_winners
 from .merge import Change, merge, split_stale
 from .package import GENERATED, FreezeReport, freeze
+from .portable import with_ptx
+from .wheel import write_wheel
 from .winner import Winner, winner_of
 
 __all__ = [
@@ -21,5 +23,7 @@ __all__ = [
     "read_bundle",
     "split_stale",
     "winner_of",
+    "with_ptx",
     "write_bundle",
+    "write_wheel",
 ]

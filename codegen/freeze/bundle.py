@@ -19,7 +19,7 @@ from ..atomic import write_bytes
 from ..errors import InputError
 from ..plain import parse_json
 from .manifest import entries_of, to_json, winner_of_entry
-from .units import cubins_by_entry, source_path
+from .units import cubins_by_entry, ptx_by_entry, source_path
 from .winner import Winner
 
 FORMAT = 1
@@ -56,7 +56,8 @@ def write_bundle(path: Path, winners: Sequence[Winner], studies: Mapping[str, An
         raise InputError("there are no winners to bundle; tune an operator first")
     ordered = sorted(winners, key=lambda w: w.key)
     members = {source_path(w): w.source_text.encode("utf-8") for w in ordered}
-    members |= {cubin.file: cubin.data for cubin in cubins_by_entry(ordered).values()}
+    for images in (cubins_by_entry(ordered), ptx_by_entry(ordered)):
+        members |= {image.file: image.data for image in images.values()}
     records = studies or {}
     members |= {_study_path(name): to_json(records[name]).encode("utf-8") for name in sorted(records)}
     index = to_json(

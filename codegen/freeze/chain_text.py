@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ class ChainTexts:
         reduction: its name; empty without one.
         axes: the axes that it reduces.
         keepdim: whether they stay, with length 1.
+        steps: every step as the runtime's ``Step``.
     """
 
     operations: tuple[str, ...]
@@ -32,6 +34,7 @@ class ChainTexts:
     reduction: str = ""
     axes: tuple[int, ...] = ()
     keepdim: bool = False
+    steps: tuple[str, ...] = ()
 
 
 def chain_texts(operator: Operator) -> ChainTexts:
@@ -44,7 +47,8 @@ def chain_texts(operator: Operator) -> ChainTexts:
     pairs = list(zip(operator.epilogue, all_roles, strict=True))
     operations = dict.fromkeys(s.op for s in operator.epilogue if not s.is_reduction)
     reductions = dict.fromkeys(s.op for s in operator.epilogue if s.is_reduction)
-    whole = ChainTexts(tuple(operations), tuple(reductions), _statements(operator, pairs))
+    steps = tuple(_step(operator, step, roles) for step, roles in pairs)
+    whole = ChainTexts(tuple(operations), tuple(reductions), _statements(operator, pairs), steps=steps)
     place = next((i for i, (step, _) in enumerate(pairs) if step.over == CHANNELS), None)
     if place is None:
         return whole
@@ -58,7 +62,23 @@ def chain_texts(operator: Operator) -> ChainTexts:
         reduction=step.op,
         axes=reduced_axes(step, at),
         keepdim=step.keepdim,
+        steps=steps,
     )
+
+
+def _step(operator: Operator, step: EpilogueStep, roles: Roles) -> str:
+    name = json.dumps(step.op)
+    if step.is_reduction:
+        return f"Step({name}, axes={reduced_axes(step, roles)}, keepdim={step.keepdim})"
+    given = ", ".join(f"{json.dumps(n)}: {json.dumps(v)}" for n, v in step.arguments)
+    if not step.reads(operator.channel_vectors):
+        return f"Step({name}, {{{given}}})"
+    return f"Step({name}, {{{given}}}, broadcast={_broadcast(roles)})"
+
+
+def _broadcast(roles: Roles) -> tuple[int, ...]:
+    """The shape by which a channel vector meets values of those axes."""
+    return tuple(-1 if role == CHANNELS else 1 for role in roles)
 
 
 def _statements(operator: Operator, pairs: Sequence[tuple[EpilogueStep, Roles]]) -> tuple[str, ...]:
@@ -80,7 +100,7 @@ def _statements(operator: Operator, pairs: Sequence[tuple[EpilogueStep, Roles]])
 def _call(operator: Operator, step: EpilogueStep, roles: Roles) -> str:
     if step.is_reduction:
         return f"_{step.op}(v, {list(reduced_axes(step, roles))}, {step.keepdim})"
-    shape = [-1 if role == CHANNELS else 1 for role in roles]
+    shape = list(_broadcast(roles))
     given = []
     for name, value in step.arguments:
         text = value if isinstance(value, str) else repr(value)

@@ -14,8 +14,9 @@ from ..catalogue import Catalogue
 from ..errors import InputError
 from ..plain import parse_json
 from .checks import attribute_arguments, check_shapes, problem_of
+from .portable import ptx_facts
 from .stored import checked_winner
-from .units import cubins_by_entry, source_path
+from .units import cubins_by_entry, ptx_by_entry, source_path
 from .winner import Winner
 
 FORMAT = 1
@@ -57,7 +58,7 @@ def entries_of(winners: Sequence[Winner]) -> list[dict[str, Any]]:
     """The entries of winners in the order given. Config and derived values keep their order, all else is
     sorted.
     """
-    cubins = cubins_by_entry(winners)
+    cubins, portable = cubins_by_entry(winners), ptx_by_entry(winners)
     entries = []
     for winner in winners:
         entry: dict[str, Any] = {"name": winner.name}
@@ -72,6 +73,15 @@ def entries_of(winners: Sequence[Winner]) -> list[dict[str, Any]]:
         }
         cubin = cubins.get(winner.name)
         entry["binary"] = {"file": cubin.file, "sha256": winner.binary_digest} if cubin else None
+        if winner.portable_only:
+            entry["portable_only"] = True
+        if (ptx := portable.get(winner.name)) is not None:
+            digest = hashlib.sha256(ptx.data).hexdigest()
+            entry["ptx"] = {
+                "file": ptx.file,
+                "sha256": digest,
+                **ptx_facts(ptx.data.decode("ascii")).to_dict(),
+            }
         entry["compiler"] = winner.compiler
         entry["flags"] = list(winner.flags)
         entry["study"] = winner.study
@@ -101,9 +111,11 @@ def winner_of_entry(entry: Mapping[str, Any], read: Callable[[str], bytes], wher
     try:
         source = _checked(read, entry["source"], where)
         binary = _checked(read, entry["binary"], where) if entry["binary"] else None
+        ptx = _checked(read, entry["ptx"], where).decode("ascii") if entry.get("ptx") else None
         names = (*_COPIED, *_SORTED, "config", "derived", "compiler", "study", "verified", "flags")
         values = {name: entry[name] for name in names}
-        values |= {"source_text": source.decode("utf-8"), "binary": binary}
+        values |= {"source_text": source.decode("utf-8"), "binary": binary, "ptx": ptx}
+        values["portable_only"] = entry.get("portable_only", False)
         values |= {"source_name": entry["source"]["name"], "source_digest": entry["source"]["sha256"]}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: malformed entry ({type(error).__name__}: {error})") from None

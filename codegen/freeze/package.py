@@ -25,9 +25,10 @@ from ..errors import ColdforgeError, InputError
 from ..reference_file import check_portable
 from .checks import problem_of
 from .manifest import FORMAT, checks_of, entries_of, to_json
+from .portable import ptx_facts
 from .signature import Signature
 from .table import cuda_major, render_table
-from .units import all_units, cubins_by_entry, entry_units, level_of, source_path
+from .units import all_units, cubins_by_entry, entry_units, level_of, ptx_by_entry, source_path
 from .winner import Winner
 from .wrapper import render_init, render_operator
 
@@ -187,8 +188,13 @@ def check_winner(winner: Winner, known: Catalogue) -> None:
         raise InputError(f"entry {winner.name}: unknown precision {winner.precision!r}")
     level_of(winner.arch)
     problem_of(winner, known)
-    if (winner.binary is None) == (winner.kind == "cuda"):
-        raise InputError(f"entry {winner.name}: a cuda winner has a binary and a cpu winner none")
+    binary, portable = winner.binary is not None, winner.portable_only
+    if binary != (winner.kind == "cuda" and not portable) or (portable and winner.ptx is None):
+        raise InputError(
+            f"entry {winner.name}: a cuda winner has a binary, a portable one PTX alone, a cpu winner none"
+        )
+    if winner.ptx is not None:
+        ptx_facts(winner.ptx, f"entry {winner.name}")
     for refuses in (source_path, entry_units, cuda_major):
         refuses(winner)
     missing = [n for n in Signature(operator).fixed_names if n not in winner.specialisation]
@@ -215,7 +221,8 @@ def _package_files(
         )
     texts |= {source_path(w): w.source_text for w in winners}
     files = {path: text.encode("utf-8") for path, text in texts.items()}
-    files |= {cubin.file: cubin.data for cubin in cubins_by_entry(winners).values()}
+    for images in (cubins_by_entry(winners), ptx_by_entry(winners)):
+        files |= {image.file: image.data for image in images.values()}
     return dict(sorted(files.items()))
 
 

@@ -28,7 +28,7 @@ _SCHEMA = {
         "time_ms": NUMBER,
         **dict.fromkeys(("floor_ms", "error", "bound_ratio"), Maybe(NUMBER)),
     },
-    "verified": BOOL,
+    **dict.fromkeys(("verified", "portable_only"), BOOL),
 }
 _KINDS = ("cuda", "cpu")
 _WORKLOAD = re.compile(r"[A-Za-z0-9_]*\+?\Z")
@@ -44,7 +44,7 @@ def checked_winner(values: Mapping[str, Any], where: str) -> Winner:
     Raises:
         InputError: a field is missing or of another kind.
     """
-    values = {"verified": True, **values}
+    values = {"verified": True, "portable_only": False, **values}
     wrong = fault(values, _SCHEMA)
     if not wrong:
         fixed = {name: value for name, value in values["specialisation"].items() if name != "dtype"}
@@ -57,6 +57,8 @@ def checked_winner(values: Mapping[str, Any], where: str) -> Winner:
         wrong = "target.device is no line of text"
     if not wrong and not isinstance(values.get("binary"), bytes | None):
         wrong = "binary is no binary"
+    if not wrong and not isinstance(values.get("ptx"), str | None):
+        wrong = "ptx is no text"
     if wrong:
         raise InputError(f"{where}: malformed entry: {wrong}")
     return Winner(**{**values, "binary": values.get("binary"), "flags": tuple(values["flags"])})

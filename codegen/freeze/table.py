@@ -12,9 +12,10 @@ from ..dtypes import DTYPES, PRECISIONS
 from ..errors import InputError
 from ..expr import Value, evaluate
 from .fold import depends_on, fold_to_cpp
+from .portable import ptx_facts
 from .signature import ShapeRead, Signature
 from .templates import environment
-from .units import Cubin, all_units, cubins_by_entry, entry_units, level_of
+from .units import Image, all_units, cubins_by_entry, entry_units, level_of, ptx_by_entry
 from .winner import Winner
 
 # Facts of the machine at hand, not of the one it was tuned on.
@@ -29,11 +30,11 @@ def render_table(signatures: Sequence[Signature], winners: Sequence[Winner], nam
         winners: the entries, in the manifest's order.
         namespace: of the PyTorch operators.
     """
-    cubins = cubins_by_entry(winners)
+    cubins, portable = cubins_by_entry(winners), ptx_by_entry(winners)
     variants: list[dict[str, Any]] = []
     first: dict[str, tuple[int, int]] = {}
     for winner in winners:
-        own = _variants(winner, cubins)
+        own = _variants(winner, cubins, portable)
         first[winner.name] = (len(variants), len(own))
         variants += own
     context = {
@@ -41,6 +42,7 @@ def render_table(signatures: Sequence[Signature], winners: Sequence[Winner], nam
         "units": all_units(winners),
         "seconds": sorted({unit.symbol for w in winners if _finishes(w) for unit in entry_units(w)}),
         "cubins": [c for _, c in sorted({c.symbol: c for c in cubins.values()}.items())],
+        "portable": [p for _, p in sorted({p.symbol: p for p in portable.values()}.items())],
         "variants": variants,
         "operators": [
             _operator(s, [w for w in winners if w.operator == s.operator.name], first) for s in signatures
@@ -59,12 +61,11 @@ def _finishes(winner: Winner) -> bool:
     return "finish_units" in winner.launch
 
 
-def _variants(winner: Winner, cubins: Mapping[str, Cubin]) -> list[dict[str, Any]]:
+def _variants(
+    winner: Winner, cubins: Mapping[str, Image], portable: Mapping[str, Image]
+) -> list[dict[str, Any]]:
     if winner.kind == "cuda":
-        name = variant_name(winner.name, winner.arch)
-        image = cubins[winner.name].symbol
-        level = level_of(winner.arch)
-        return [{"name": name, "level": level, "function": "nullptr", "image": image, "finish": ""}]
+        return _gpu_variants(winner, cubins.get(winner.name), portable.get(winner.name))
     rows = []
     for unit in entry_units(winner):
         guard = "AARCH64" if unit.machine == "aarch64" else "X86_64"
@@ -77,6 +78,21 @@ def _variants(winner: Winner, cubins: Mapping[str, Cubin]) -> list[dict[str, Any
                 "finish": f"COLDFORGE_ON_{guard}({unit.symbol}_finish)" if _finishes(winner) else "",
             }
         )
+    return rows
+
+
+def _gpu_variants(winner: Winner, cubin: Image | None, ptx: Image | None) -> list[dict[str, Any]]:
+    """The measured binary, then what the driver of another architecture compiles."""
+    row = {"function": "nullptr", "finish": ""}
+    rows = []
+    if cubin is not None:
+        name = variant_name(winner.name, winner.arch)
+        rows.append({**row, "name": name, "level": level_of(winner.arch), "image": cubin.symbol})
+    if ptx is not None:
+        facts = ptx_facts(ptx.data.decode("ascii"))
+        name = variant_name(winner.name, facts.arch)
+        row |= {"name": name, "level": facts.least, "image": ptx.symbol, "finish": f"nullptr, {facts.isa}"}
+        rows.append(row)
     return rows
 
 

@@ -58,8 +58,8 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Cubin:
-    """A measured binary.
+class Image:
+    """What a GPU's driver loads: a measured cubin, or PTX.
 
     Attributes:
         file: path in the package.
@@ -125,17 +125,34 @@ def all_units(winners: Sequence[Winner]) -> list[Unit]:
     return [units[symbol] for symbol in sorted(units)]
 
 
-def cubins_by_entry(winners: Sequence[Winner]) -> dict[str, Cubin]:
+def cubins_by_entry(winners: Sequence[Winner]) -> dict[str, Image]:
     """The cubin of each cuda winner, by entry name. A source compiled in two ways has two files."""
     binaries: dict[str, set[str]] = {}
     for winner in winners:
         if winner.binary is not None:
             binaries.setdefault(winner.source_name, set()).add(winner.binary_digest)
-    found: dict[str, Cubin] = {}
+    found: dict[str, Image] = {}
     for winner in winners:
         if winner.binary is None:
             continue
         several = len(binaries[winner.source_name]) > 1
         stem = winner.source_name + (f"_{winner.binary_digest[:8]}" if several else "")
-        found[winner.name] = Cubin(str(KERNELS / f"{stem}.cubin"), f"coldforge_cubin_{stem}", winner.binary)
+        found[winner.name] = Image(str(KERNELS / f"{stem}.cubin"), f"coldforge_cubin_{stem}", winner.binary)
     return found
+
+
+def ptx_by_entry(winners: Sequence[Winner]) -> dict[str, Image]:
+    """The PTX of each winner that has some, by entry name. Entries of one source share the first's."""
+    texts: dict[str, str] = {}
+    for winner in winners:
+        if winner.ptx is not None:
+            texts.setdefault(winner.source_name, winner.ptx)
+    return {
+        w.name: Image(
+            str(KERNELS / f"{w.source_name}.ptx"),
+            f"coldforge_ptx_{w.source_name}",
+            texts[w.source_name].encode("ascii"),
+        )
+        for w in winners
+        if w.ptx is not None
+    }

@@ -49,6 +49,9 @@ class Winner:
         measurement: at least ``time_ms``, ``floor_ms``, ``error`` (relative L2), ``bound_ratio``.
         study: name of the study it won.
         verified: False for a binary that was recompiled and not checked since.
+        portable_only: frozen for its PTX alone, beside a faster winner of the same problem whose instructions
+            no other architecture has; it has no binary.
+        ptx: the source compiled for any newer architecture too (cuda); None where it cannot be, or was not.
     """
 
     operator: str
@@ -74,6 +77,8 @@ class Winner:
     measurement: Mapping[str, Any] = field(hash=False)
     study: str
     verified: bool = True
+    ptx: str | None = None
+    portable_only: bool = False
 
     def __post_init__(self) -> None:
         for name in _FROZEN_MAPPINGS:
@@ -124,14 +129,17 @@ class Winner:
             "specialisation": dict(self.specialisation),
             "workload": dict(self.workload),
         }
+        if self.portable_only:
+            parts["portable_only"] = True
         return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
     @property
     def name(self) -> str:
         """The entry's short unique name: ``<operator>_<workload>_<dtype>_<arch>_<8 of the key's digest>``; a
-        class that is not the dtype's own stands behind the dtype."""
+        class that is not the dtype's own stands behind the dtype, ``portable`` behind the workload."""
         arch = self.arch.replace("-", "_")
         workload = self.workload_name.rstrip("+") or "shape"
+        workload += "_portable" if self.portable_only else ""
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:8]
         of_class = self.dtype if self.precision == self.dtype else f"{self.dtype}_{self.precision}"
         return f"{self.operator}_{workload}_{of_class}_{arch}_{digest}"

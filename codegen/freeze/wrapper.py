@@ -86,7 +86,9 @@ def _argument_lists(signature: Signature) -> dict[str, dict[str, str]]:
         "sizes": [*(t.name for t in signature.tensors), *attributes],
     }
     given["v"] = "Tensor"
+    as_written = {**given, **{a.name: "int | Sequence[int]" for a in signature.attributes if a.pair}}
     parameters = {name: ", ".join(f"{n}: {given[n]}" for n in names) for name, names in lists.items()}
+    parameters["checked"] = ", ".join(f"{n}: {as_written[n]}" for n in lists["op"])
     call = {name: ", ".join(names) for name, names in lists.items()}
     call["family"] = ", ".join([*(t.name for t in own), *(f"{n}={n}" for n in attributes)])
     return {"parameters": parameters, "call": call}
@@ -103,11 +105,18 @@ def _tensor(signature: Signature, tensor: TensorArgument) -> dict[str, Any]:
         "channel": tensor.channel,
         "shape_argument": shape_argument(tensor.name) if tensor.shaped else "",
         "rank": len(tensor.shape),
+        "vector_shape": _vector_shape(tensor),
         "shape": ", ".join(e.text for e in tensor.shape),
         "unpack": f"{left} = " if reads else "",
         "checked": any(c.tensor == number for c in signature.shape_checks),
         "start": channel_start(signature, tensor.name),
     }
+
+
+def _vector_shape(tensor: TensorArgument) -> tuple[int, ...] | None:
+    """The shape of a tensor with one axis longer than 1, as ``reshape`` takes it; None of any other."""
+    shape = tuple(1 if e.text.strip() == "1" else -1 for e in tensor.shape)
+    return shape if shape.count(-1) == 1 else None
 
 
 def _names(expressions: Sequence[Expr]) -> list[str]:

@@ -49,6 +49,17 @@ __asm__(
     ".popsection\n");
 extern "C" __attribute__((visibility("hidden"))) const unsigned char coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628[];
 
+// PTX is a C string to the driver: a zero ends it.
+__asm__(
+    ".pushsection .rodata\n"
+    ".globl coldforge_ptx_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628\n"
+    ".hidden coldforge_ptx_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628\n"
+    "coldforge_ptx_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628:\n"
+    ".incbin \"kernels/conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628.ptx\"\n"
+    ".byte 0\n"
+    ".popsection\n");
+extern "C" __attribute__((visibility("hidden"))) const unsigned char coldforge_ptx_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628[];
+
 namespace coldforge {
 namespace {
 
@@ -65,9 +76,10 @@ const Variant kVariants[] = {
     {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa@x86-64-v3", 3, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v3_dd65b4), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v3_dd65b4_finish)},
     {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa@x86-64-v2", 2, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v2_6a7bdc), nullptr, COLDFORGE_ON_X86_64(coldforge_conv_transpose2d_mean_logsumexp_collapsed_fp32_1_8_4_4_fp32_two_x86_64_v3_81f21bb8_x86_64_v2_6a7bdc_finish)},
     {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669@sm_90", 90, nullptr, coldforge_cubin_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628},
+    {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669@compute_80", 80, nullptr, coldforge_ptx_conv_transpose2d_mean_logsumexp_collapsed_fp32_64_256_4_16_fp32_two_streaming_1_sm_90_54687628, nullptr, 900},
     {"none", kNoLevel, nullptr, nullptr},
 };
-const int kVariantCount = 12;
+const int kVariantCount = 13;
 
 }  // namespace
 }  // namespace coldforge
@@ -470,7 +482,7 @@ const coldforge::Entry kEntries[] = {
      0x1.0000000000000p-24, 0.1604, 0, true, 9, 2,
      kWorkload1, covers0, launch1},
     {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.23811200261116028, 13, true, 11, 1,
+     0x1.0000000000000p-24, 0.23811200261116028, 13, true, 11, 2,
      kWorkload2, covers0, launch2},
 };
 

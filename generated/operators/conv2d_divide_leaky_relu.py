@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from ..reference import conv2d as family
 from ..reference.pointwise import POINTWISE
 from ..runtime import arguments
+from ..runtime.chain import Step
 from ..runtime.frozen import FrozenOp
 from ..runtime.module import FrozenModule
 
@@ -102,10 +104,30 @@ def reduction_length(sizes: dict[str, int]) -> int:
     return (C_in // groups) * R * S
 
 
+def checked(x: Tensor, weight: Tensor, bias: Tensor | None, divisor: float, negative_slope: float, stride: int | Sequence[int], padding: int | Sequence[int], dilation: int | Sequence[int], groups: int, precision: str | None) -> tuple[Any, ...]:
+    """The arguments, each in its one form.
+
+    Raises:
+        TypeError, ValueError: as `conv2d_divide_leaky_relu` says.
+    """
+    stride = arguments.pair("stride", stride, 1)
+    padding = arguments.pair("padding", padding, 0)
+    dilation = arguments.pair("dilation", dilation, 1)
+    groups = arguments.integer("groups", groups, 1)
+    divisor = arguments.number("divisor", divisor)
+    negative_slope = arguments.number("negative_slope", negative_slope)
+    arguments.precision(precision)
+    arguments.tensors({"x": x, "weight": weight, "bias": bias}, ["bias"])
+    sizes(x, weight, bias, stride, padding, dilation, groups)
+    return (x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
+
+
 OP = FrozenOp(
     name="conv2d_divide_leaky_relu",
     tensors=["x", "weight", "bias"],
     own_tensor_count=3,
+    optional=["bias"],
+    vector_shapes={"bias": (-1,)},
     size_names=["N", "C_in", "H", "W", "C_out", "R", "S"],
     scalars={"divisor": 2.0, "negative_slope": 0.01},
     attributes={"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1},
@@ -116,6 +138,11 @@ OP = FrozenOp(
     sizes=sizes,
     output_shape=output_shape,
     reduction_length=reduction_length,
+    check=checked,
+    chain=[
+        Step("div", {"value": "divisor"}),
+        Step("leaky_relu", {"negative_slope": "negative_slope"}),
+    ],
 )
 
 
@@ -134,8 +161,8 @@ def conv2d_divide_leaky_relu(
 ) -> Tensor:
     """conv2d + bias, divided by a scalar, leaky ReLU.
 
-    Runs the frozen kernel that fits, else the PyTorch reference with one warning; the reference too where a gradient
-    is needed. Tensors that are not contiguous are copied.
+    Runs the frozen kernel that fits, else the PyTorch reference with one warning. Every tensor has a gradient, and it a
+    gradient of its own. Tensors that are not contiguous are copied.
 
     Args:
         x: [N, C_in, H, W].
@@ -150,22 +177,28 @@ def conv2d_divide_leaky_relu(
         precision: the weakest error class allowed: fp32, tf32, fp16, bf16 (default: the dtype's own).
 
     Returns:
-        [N, C_out, H_out, W_out], contiguous, of the inputs' dtype.
+        [N, C_out, H_out, W_out], contiguous, of the inputs' dtype; under autocast of the widest of their dtypes.
 
     Raises:
         TypeError: an argument of the wrong kind, or tensors of different dtypes.
         ValueError: shapes that do not fit, tensors on different devices, a value out of range.
     """
-    stride = arguments.pair("stride", stride, 1)
-    padding = arguments.pair("padding", padding, 0)
-    dilation = arguments.pair("dilation", dilation, 1)
-    groups = arguments.integer("groups", groups, 1)
-    divisor = arguments.number("divisor", divisor)
-    negative_slope = arguments.number("negative_slope", negative_slope)
-    arguments.precision(precision)
-    arguments.tensors({"x": x, "weight": weight, "bias": bias}, ["bias"])
-    sizes(x, weight, bias, stride, padding, dilation, groups)
-    return OP(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
+    _op = OP.kernel(x, weight, bias)
+    if (
+        _op is not None
+        and type(divisor) in arguments.NUMBERS
+        and type(negative_slope) in arguments.NUMBERS
+        and type(stride) in arguments.PAIRS
+        and type(padding) in arguments.PAIRS
+        and type(dilation) in arguments.PAIRS
+        and type(groups) is int
+    ):
+        try:
+            return _op(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
+        except RuntimeError:
+            checked(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
+            raise
+    return OP(*checked(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision))
 
 
 class Conv2dDivideLeakyReLU(FrozenModule):

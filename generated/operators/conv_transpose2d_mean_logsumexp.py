@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from ..reference.pointwise import POINTWISE
 from ..reference.reductions import REDUCTIONS
 from ..runtime import arguments
 from ..runtime.arguments import ceil_div
+from ..runtime.chain import Step
 from ..runtime.frozen import FrozenOp, ReducingChain
 from ..runtime.module import FrozenModule
 
@@ -133,10 +135,30 @@ def reduction_length(sizes: dict[str, int]) -> int:
     return C_in * R * S + 3
 
 
+def checked(x: Tensor, weight: Tensor, conv_bias: Tensor | None, bias: Tensor | None, scale: float, stride: int | Sequence[int], padding: int | Sequence[int], output_padding: int | Sequence[int], dilation: int | Sequence[int], groups: int, precision: str | None) -> tuple[Any, ...]:
+    """The arguments, each in its one form.
+
+    Raises:
+        TypeError, ValueError: as `conv_transpose2d_mean_logsumexp` says.
+    """
+    stride = arguments.pair("stride", stride, 1)
+    padding = arguments.pair("padding", padding, 0)
+    output_padding = arguments.pair("output_padding", output_padding, 0)
+    dilation = arguments.pair("dilation", dilation, 1)
+    groups = arguments.integer("groups", groups, 1)
+    scale = arguments.number("scale", scale)
+    arguments.precision(precision)
+    arguments.tensors({"x": x, "weight": weight, "conv_bias": conv_bias, "bias": bias}, ["conv_bias", "bias"])
+    sizes(x, weight, conv_bias, bias, stride, padding, output_padding, dilation, groups)
+    return (x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision)
+
+
 OP = FrozenOp(
     name="conv_transpose2d_mean_logsumexp",
     tensors=["x", "weight", "conv_bias", "bias"],
     own_tensor_count=3,
+    optional=["conv_bias", "bias"],
+    vector_shapes={"conv_bias": (-1,), "bias": (-1, 1, 1)},
     size_names=["N", "C_in", "H", "W", "C_out", "R", "S"],
     scalars={"scale": 10.0},
     attributes={"stride": (1, 1), "padding": (0, 0), "output_padding": (0, 0), "dilation": (1, 1), "groups": 1},
@@ -147,6 +169,13 @@ OP = FrozenOp(
     sizes=sizes,
     output_shape=output_shape,
     reduction_length=reduction_length,
+    check=checked,
+    chain=[
+        Step("add", {"value": "bias"}, broadcast=(1, -1, 1, 1)),
+        Step("logsumexp", axes=(1,), keepdim=True),
+        Step("sum", axes=(2, 3), keepdim=False),
+        Step("mul", {"value": "scale"}),
+    ],
     reducing=ReducingChain(_before, REDUCTIONS["logsumexp"], [1], True, _after),
 )
 
@@ -167,8 +196,8 @@ def conv_transpose2d_mean_logsumexp(
 ) -> Tensor:
     """transposed conv2d + bias, mean over pixels, bias, logsumexp over channels, sum over pixels, scaled.
 
-    Runs the frozen kernel that fits, else the PyTorch reference with one warning; the reference too where a gradient
-    is needed. Tensors that are not contiguous are copied.
+    Runs the frozen kernel that fits, else the PyTorch reference with one warning. Every tensor has a gradient, and it a
+    gradient of its own. Tensors that are not contiguous are copied.
 
     Args:
         x: [N, C_in, H, W].
@@ -184,22 +213,28 @@ def conv_transpose2d_mean_logsumexp(
         precision: the weakest error class allowed: fp32, tf32, fp16, bf16 (default: the dtype's own).
 
     Returns:
-        [N, 1], contiguous, of the inputs' dtype.
+        [N, 1], contiguous, of the inputs' dtype; under autocast of the widest of their dtypes.
 
     Raises:
         TypeError: an argument of the wrong kind, or tensors of different dtypes.
         ValueError: shapes that do not fit, tensors on different devices, a value out of range.
     """
-    stride = arguments.pair("stride", stride, 1)
-    padding = arguments.pair("padding", padding, 0)
-    output_padding = arguments.pair("output_padding", output_padding, 0)
-    dilation = arguments.pair("dilation", dilation, 1)
-    groups = arguments.integer("groups", groups, 1)
-    scale = arguments.number("scale", scale)
-    arguments.precision(precision)
-    arguments.tensors({"x": x, "weight": weight, "conv_bias": conv_bias, "bias": bias}, ["conv_bias", "bias"])
-    sizes(x, weight, conv_bias, bias, stride, padding, output_padding, dilation, groups)
-    return OP(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision)
+    _op = OP.kernel(x, weight, conv_bias, bias)
+    if (
+        _op is not None
+        and type(scale) in arguments.NUMBERS
+        and type(stride) in arguments.PAIRS
+        and type(padding) in arguments.PAIRS
+        and type(output_padding) in arguments.PAIRS
+        and type(dilation) in arguments.PAIRS
+        and type(groups) is int
+    ):
+        try:
+            return _op(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision)
+        except RuntimeError:
+            checked(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision)
+            raise
+    return OP(*checked(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision))
 
 
 class ConvTranspose2dMeanLogSumExp(FrozenModule):

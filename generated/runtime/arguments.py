@@ -10,6 +10,9 @@ from torch import Tensor
 
 PRECISIONS = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """Error class -> unit roundoff."""
+NUMBERS = {int, float}
+PAIRS = {int, tuple, list}
+"""The kinds of scalars, and of attributes that are a pair, which PyTorch takes as they are."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -79,7 +82,7 @@ def precision(value: str | None) -> str | None:
 
 
 def tensors(given: Mapping[str, Tensor | None], optional: Sequence[str]) -> None:
-    """Checks that the tensors are dense, of one floating dtype, on one device.
+    """Checks that the tensors are dense, of one floating dtype (of any under autocast), on one device.
 
     Raises:
         TypeError: one is missing, no tensor, not dense, not floating, or of another dtype than the first.
@@ -96,12 +99,18 @@ def tensors(given: Mapping[str, Tensor | None], optional: Sequence[str]) -> None
         if value.layout != torch.strided or not value.dtype.is_floating_point:
             raise TypeError(f"{name} must be a dense floating-point tensor, got {value.layout} {value.dtype}")
         assert first is not None  # it was checked before the others
-        if value.dtype != first.dtype:
+        if value.dtype != first.dtype and not autocasts(first):
             raise TypeError(
                 f"{name} is {value.dtype}, but {first_name} is {first.dtype}: they must be the same"
             )
         if value.device != first.device:
             raise ValueError(f"{name} is on {value.device}, but {first_name} is on {first.device}")
+
+
+def autocasts(tensor: Tensor) -> bool:
+    """Whether autocast is on where the tensor is."""
+    device = tensor.device.type
+    return device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
 
 
 def dims(name: str, tensor: Tensor, rank: int, shape: str) -> Sequence[int]:

@@ -8,6 +8,7 @@ header never meets an old extension. It appears there by a rename, complete or n
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -17,8 +18,8 @@ import sys
 from pathlib import Path
 
 from . import lock
-from .extension import is_whole
-from .manifest import Manifest, PackageError
+from .extension import digest_path, is_whole
+from .manifest import Manifest, PackageError, is_installed
 from .namespace import NAMESPACE
 from .ninja import build_file
 
@@ -47,9 +48,11 @@ def why_not_automatically(root: Path) -> str:
     """Why a first call may not build the extension; empty when it may."""
     if os.environ.get("COLDFORGE_BUILD", "") == "0":
         return f"its extension is not built and COLDFORGE_BUILD=0 forbids building it; run `{by_hand()}`"
-    if {"site-packages", "dist-packages"} & set(root.parts):
-        return "it is installed without an extension, and an installed package never builds one"
-    return ""
+    if not is_installed(root):
+        return ""
+    if any(root.glob(f"_build/*/{NAMESPACE}.so")):
+        return "its extension is damaged, or belongs to other files; install the package again"
+    return "it is installed without an extension, and an installed package never builds one"
 
 
 def build(manifest: Manifest, *, again: bool = False, quiet: bool = False) -> Path:
@@ -95,6 +98,9 @@ def _build_locked(manifest: Manifest, target: Path) -> None:
         (work / "build.ninja").write_text(text, encoding="utf-8")
         _run([_ninja(), "-C", str(work), *_jobs()], folder / "build.log")
         (folder / RECORD).unlink(missing_ok=True)  # another build is other machine code
+        digest = hashlib.sha256((work / "extension.so").read_bytes()).hexdigest()
+        digest_path(work / "extension.so").write_text(f"{digest}\n", encoding="ascii")
+        os.replace(digest_path(work / "extension.so"), digest_path(target))
         os.replace(work / "extension.so", target)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -5,17 +5,40 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
-import struct
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from .arguments import PRECISIONS
 from .manifest import PackageError
 from .namespace import NAMESPACE
 
 _MARK = b"coldforge-build-key:"
+
+
+_KINDS, _DTYPES = ("cpu", "cuda"), ("fp32", "fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a call runs.
+
+    Attributes:
+        kind: ``cpu`` or ``cuda``.
+        level: x86-64's level (2, 3, 4; 0 elsewhere), or the compute capability (90 for 9.0).
+        model: the device's name.
+        driver: the CUDA version that a GPU's driver is for, 13000 for 13.0.
+        max_shared_bytes: that a block of a GPU may ask for.
+    """
+
+    kind: str
+    level: int
+    model: str
+    driver: int = 0
+    max_shared_bytes: int = 0
 
 
 class Extension:
@@ -43,6 +66,7 @@ class Extension:
             raise PackageError(f"PyTorch {torch.__version__} cannot load {path}: {error}") from None
         self._library = ctypes.CDLL(str(path))
         self._library.coldforge_variant_name.restype = ctypes.c_char_p
+        self._library.coldforge_cpu_model.restype = ctypes.c_char_p
         count = self._library.coldforge_variant_count()
         self.variants = [self._library.coldforge_variant_name(number).decode() for number in range(count)]
 
@@ -56,6 +80,12 @@ class Extension:
         """Lets the variant be dispatched, or not."""
         self._library.coldforge_enable_variant(number, int(enabled))
 
+    def is_portable(self, number: int) -> bool:
+        """Whether the variant is PTX, which a GPU's driver compiles: other machine code on each
+        architecture.
+        """
+        return self.variants[number].rpartition("@")[2].startswith("compute_")
+
     def enabled(self) -> list[str]:
         """The variants that may be dispatched."""
         return [name for n, name in enumerate(self.variants) if self._library.coldforge_variant_enabled(n)]
@@ -63,6 +93,40 @@ class Extension:
     def last(self) -> str | None:
         """The variant that answered this thread's last call; None for the PyTorch reference."""
         number = self._library.coldforge_last_variant()
+        return self.variants[number] if number >= 0 else None
+
+    def this_cpu(self) -> Machine:
+        """This machine's CPU, as calls see it."""
+        model = self._library.coldforge_cpu_model()
+        return Machine("cpu", self._library.coldforge_cpu_level(), model.decode())
+
+    def choose(
+        self, operator: str, machine: Machine, dtype: str, precision: str, values: Sequence[int]
+    ) -> str | None:
+        """The variant that a call would take, None for the reference: the op's own choice, on any machine.
+
+        Args:
+            operator: its name.
+            dtype: ``fp32``, ``fp16`` or ``bf16``.
+            precision: the weakest error class that may answer.
+            values: the operator's values, as ``FrozenOp.sizes`` gives them.
+
+        Raises:
+            KeyError: the package has no such operator.
+        """
+        number = self._library.coldforge_choose(
+            f"{NAMESPACE}::{operator}".encode(),
+            _KINDS.index(machine.kind),
+            _DTYPES.index(dtype),
+            ctypes.c_double(PRECISIONS[precision]),
+            machine.level,
+            machine.model.encode(),
+            machine.driver,
+            ctypes.c_int64(machine.max_shared_bytes),
+            (ctypes.c_int64 * len(values))(*values),
+        )
+        if number < -1:
+            raise KeyError(operator)
         return self.variants[number] if number >= 0 else None
 
     @contextlib.contextmanager
@@ -75,16 +139,20 @@ class Extension:
             self._library.coldforge_force_variant(-1)
 
 
+def digest_path(path: Path) -> Path:
+    """Where the build wrote down the library's sha256."""
+    return path.with_name(f"{path.name}.sha256")
+
+
 def is_whole(path: Path, build_key: str) -> bool:
-    """Whether the library is there, bears the build's mark and reaches to its end (its table of sections)."""
+    """Whether the library is there, is what the build made, and was made from ``build_key``."""
     try:
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            (offset,) = struct.unpack_from("<Q", content, 40)  # of a 64-bit ELF file
-            size, count = struct.unpack_from("<HH", content, 58)
-            marked = content.find(_MARK + build_key.encode()) >= 0
-            return marked and offset + size * count <= len(content)
-    except (OSError, ValueError, struct.error):  # missing, empty, cut off in its header
+        content = path.read_bytes()
+        wanted = digest_path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
         return False
+    marked = content.find(_MARK + build_key.encode()) >= 0
+    return marked and hashlib.sha256(content).hexdigest() == wanted
 
 
 def _namespace_is_taken() -> bool:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,17 +21,27 @@ from .namespace import NAMESPACE
 if TYPE_CHECKING:
     from .frozen import FrozenOp
 
-GRADIENT = "an input requires a gradient and frozen kernels have none (under torch.no_grad() the kernel runs)"
+TRANSFORM = "a gradient is taken by torch.func, which the frozen operator does not support"
 TANGENT = "an input carries a forward-mode tangent and frozen kernels have none"
-_TUNABLE = "no frozen kernel covers"
+_TUNABLE = "no frozen kernel"
+_UNCHECKED = "not verified on this machine"
 _DTYPES = {"torch.float32": "fp32", "torch.float16": "fp16", "torch.bfloat16": "bf16"}
 
 _warned: set[tuple[str, str]] = set()
 
 
+class _Checking(threading.local):
+    """Whether this thread runs variants to see whether they are right: what it meets is no user's call."""
+
+    on = False
+
+
+CHECKING = _Checking()
+
+
 def warn(op: FrozenOp, arguments: Sequence[Any], reason: str) -> None:
     """Warns that the reference runs, unless it did so for that operator and reason."""
-    if (op.name, reason) in _warned:
+    if CHECKING.on or (op.name, reason) in _warned:
         return
     _warned.add((op.name, reason))
     advice = f"; tune one: {tune_command(op, arguments)}, then {freeze_command(op.name)}"
@@ -53,8 +65,15 @@ def forget_warnings() -> None:
 
 
 def answer(op: FrozenOp, *arguments: Any) -> Tensor:
-    """The kernel of ``<op>_reference``: the op's arguments, then the reason."""
+    """The kernel of ``<op>_reference``: the op's arguments, then the reason.
+
+    Raises:
+        TypeError, ValueError: the arguments fit no kernel because they do not fit the operator.
+    """
     *own, reason = arguments
+    own = op.check(*own)
+    if not CHECKING.on and reason.startswith(_UNCHECKED) and op.found_portable(own[0]):
+        return op.overload(*own)
     warn(op, own, reason)
     return compute(op, own[:-1])
 
@@ -63,10 +82,21 @@ def compute(op: FrozenOp, arguments: Sequence[Any]) -> Tensor:
     """The reference as a kernel would answer: in the tensors' own dtype, whatever autocast says, and
     contiguous.
     """
-    device = arguments[0].device.type
-    own = torch.autocast(device, enabled=False) if device in ("cpu", "cuda") else contextlib.nullcontext()
-    with own:
+    with own_precision(arguments[0]):
         return op.reference(*arguments).contiguous()
+
+
+def own_precision(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """While it lasts, autocast changes nothing of what is computed where the tensor is."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if device in ("cpu", "cuda") else contextlib.nullcontext()
+
+
+def widened(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The tensors in the widest of their dtypes, where they have several."""
+    dtypes = [t.dtype for t in tensors if t is not None]
+    widest = functools.reduce(torch.promote_types, dtypes)
+    return [t if t is None else t.to(widest) for t in tensors]
 
 
 def tune_command(op: FrozenOp, arguments: Sequence[Any]) -> str:

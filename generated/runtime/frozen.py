@@ -3,15 +3,27 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 
-from . import fallback, package
+from . import arguments as arguments_module
+from . import build, fallback, package
+from .chain import Step
+from .derivatives import Layer, layer_of
+from .gradient import Differentiable
+
+_PLAIN = {Tensor, torch.nn.Parameter}
+_FROZEN_DTYPES = {torch.float32, torch.float16, torch.bfloat16}
+# Not public, nor is the level that ``kernel`` asks: a PyTorch without the one has no such transforms, without
+# the other every call is looked at closely.
+_in_transform: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 class Reduction(Protocol):
@@ -53,6 +65,8 @@ class FrozenOp:
         name: the operator's name.
         tensors: names of the tensor arguments; the first ``own_tensor_count`` are the family's, the rest are
             channel vectors of the epilogue.
+        optional: those of the tensors that may be None.
+        vector_shapes: of the tensors that have one axis longer than 1: their shape, -1 for that axis.
         size_names: the sizes that a shape is given by.
         scalars: name -> default.
         attributes: name -> default, a pair as a tuple.
@@ -63,12 +77,18 @@ class FrozenOp:
         sizes: (tensors, attributes) -> every size by name.
         output_shape, reduction_length: from the sizes.
         reducing: the epilogue in parts when it reduces the channels, else None.
+        check: (tensors, scalars, attributes, precision), as a caller wrote them -> the same, each in its one
+            form, or an error that says what is wrong.
+        chain: the steps of the epilogue.
         overload: the registered op; None until the extension is loaded.
+        traced: the same with a gradient.
     """
 
     name: str
     tensors: Sequence[str]
     own_tensor_count: int
+    optional: Sequence[str]
+    vector_shapes: Mapping[str, tuple[int, ...]]
     size_names: Sequence[str]
     scalars: Mapping[str, float]
     attributes: Mapping[str, int | tuple[int, int]]
@@ -79,33 +99,86 @@ class FrozenOp:
     sizes: Callable[..., dict[str, int]]
     output_shape: Callable[[dict[str, int]], list[int]]
     reduction_length: Callable[[dict[str, int]], int]
+    check: Callable[..., tuple[Any, ...]]
+    chain: Sequence[Step] = ()
     reducing: ReducingChain | None = None
     overload: Any = field(default=None, init=False)
+    traced: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         package.OPERATORS[self.name] = self
 
+    @functools.cached_property
+    def layer(self) -> Layer | None:
+        """How gradients are found without a second forward; None where they take one."""
+        return layer_of(self)
+
+    @property
+    def function(self) -> Callable[..., Tensor]:
+        """The operator as the package offers it."""
+        return getattr(sys.modules[f"{build.PACKAGE}.operators.{self.name}"], self.name)
+
+    def kernel(self, first: Tensor, *others: Tensor | None) -> Any:
+        """The op that answers a plain call of these tensors. None where something is unusual (a subclass, a
+        dtype, a device, a mode), so that ``__call__`` has to look closer; whether shapes fit, the op itself
+        finds out. Every call pays for this: it is kept to a microsecond.
+        """
+        if self.overload is None or not package.STATE.ready:
+            return None
+        if getattr(forward_ad, "_current_level", 0) >= 0 or torch.compiler.is_compiling():
+            return None
+        if type(first) not in _PLAIN or first.dtype not in _FROZEN_DTYPES:
+            return None
+        on_cpu, needs_grad = first.is_cpu, first.requires_grad
+        if not on_cpu and not first.is_cuda:
+            return None
+        for tensor in others:
+            if tensor is None:
+                continue
+            if type(tensor) not in _PLAIN or not (tensor.is_cpu if on_cpu else tensor.is_cuda):
+                return None
+            needs_grad = needs_grad or tensor.requires_grad
+        if not (needs_grad and torch.is_grad_enabled()):
+            return self.overload
+        return None if _in_transform() else self.differentiable
+
     def __call__(self, *arguments: Any) -> Tensor:
         """Runs checked arguments: tensors, scalars, attributes, precision."""
         tensors = arguments[: len(self.tensors)]
-        if torch.is_grad_enabled() and _needs_grad(tensors):
-            return self._refer(arguments, fallback.GRADIENT)
-        if not torch.compiler.is_compiling() and _has_tangent(tensors):
+        compiling = torch.compiler.is_compiling()
+        needs_grad = torch.is_grad_enabled() and _needs_grad(tensors)
+        if not compiling and _has_tangent(tensors):
             return self._refer(arguments, fallback.TANGENT)
+        if needs_grad and not compiling and _in_transform():
+            return self._refer(arguments, fallback.TRANSFORM)
         if not package.STATE.ready:
-            if not torch.compiler.is_compiling():
+            if not compiling:
                 package.prepare()
-            elif self.overload is None:
+            elif self.overload is None and not needs_grad:
                 raise package.not_built_while_tracing(self.name)
         if self.overload is None:
             return self._refer(arguments, package.STATE.why)
+        if needs_grad:
+            return (self.traced if compiling else self.differentiable)(*arguments)
         return self.overload(*arguments)
+
+    def differentiable(self, *arguments: Any) -> Tensor:
+        """What an eager call takes that needs a gradient."""
+        if arguments_module.autocasts(arguments[0]):
+            count = len(self.tensors)
+            arguments = (*fallback.widened(arguments[:count]), *arguments[count:])
+        return Differentiable.apply(self, *arguments)  # type: ignore[return-value]
+
+    def found_portable(self, tensor: Tensor) -> bool:
+        """Whether there are kernels now, where calls of such a tensor found none that was verified."""
+        return package.check_portable(self, tensor)
 
     def _refer(self, arguments: Sequence[Any], reason: str) -> Tensor:
         """Runs the reference outside of the op, so that PyTorch sees and differentiates its parts."""
         if not torch.compiler.is_compiling():
             fallback.warn(self, arguments, reason)
-        return fallback.compute(self, arguments[:-1])
+        count = len(self.tensors)
+        return fallback.compute(self, [*fallback.widened(arguments[:count]), *arguments[count:-1]])
 
     def positional(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """A call of the op, however it was written, as tensors, scalars and attributes in order."""
@@ -126,4 +199,6 @@ def _needs_grad(tensors: Sequence[Tensor | None]) -> bool:
 
 def _has_tangent(tensors: Sequence[Tensor | None]) -> bool:
     # Forward mode (torch.func.jvp too) asks for no gradient, and torch.no_grad() does not end it.
-    return any(tensor is not None and unpack_dual(tensor).tangent is not None for tensor in tensors)
+    return any(
+        tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
+    )

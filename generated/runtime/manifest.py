@@ -57,12 +57,20 @@ class Manifest:
         Raises:
             PackageError: one is missing or was edited.
         """
+        mend = "install the package again" if is_installed(self.root) else "run `coldforge freeze`"
         for name, expected in self.data["files"].items():
             path = self.root / name
-            if not path.is_file():
-                raise PackageError(f"{path} is missing; run `coldforge freeze`")
-            if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
-                raise PackageError(f"{path} differs from its digest in manifest.json; run `coldforge freeze`")
+            try:
+                found = hashlib.sha256(path.read_bytes()).hexdigest()
+            except OSError:
+                raise PackageError(f"{path} is missing; {mend}") from None
+            if found != expected:
+                raise PackageError(f"{path} differs from its digest in manifest.json; {mend}")
+
+
+def is_installed(root: Path) -> bool:
+    """Whether the package was installed, as by pip, rather than written where it stands."""
+    return bool({"site-packages", "dist-packages"} & set(root.parts))
 
 
 def load(root: Path = ROOT) -> Manifest:

@@ -48,8 +48,9 @@ def build_file(manifest: Manifest, compiler: str, output: str, machine: str) -> 
         "",
     ]
     objects = ["table.o"]
-    cubins = " ".join(_path(root / name) for name in manifest.data["files"] if name.endswith(".cubin"))
-    lines.append(f"build table.o: compile {_path(root / 'kernels' / 'table.cpp')} | {cubins}".rstrip(" |"))
+    images = [root / name for name in manifest.data["files"] if name.endswith((".cubin", ".ptx"))]
+    embedded = " ".join(map(_path, images))
+    lines.append(f"build table.o: compile {_path(root / 'kernels' / 'table.cpp')} | {embedded}".rstrip(" |"))
     lines.append("  flags = " + table_flags + "".join(f" -isystem {_shell(path)}" for path in includes))
     for unit in units:
         objects.append(f"{unit['symbol']}.o")

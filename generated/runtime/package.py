@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import build, fallback, manifest, verify
+from . import build, fallback, manifest, registration, verify
 from .extension import Extension, is_whole
 from .manifest import PackageError
-from .namespace import NAMESPACE
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from .frozen import FrozenOp
 
 OPERATORS: dict[str, FrozenOp] = {}
@@ -43,7 +44,7 @@ class State:
 
 STATE = State()
 _LOCK = threading.RLock()
-_libraries: list[Any] = []  # registrations last as long as these objects
+_PORTABLE_CHECKED: set[tuple[Any, ...]] = set()
 
 
 def load_if_built() -> None:
@@ -81,6 +82,31 @@ def prepare() -> None:
         STATE.ready = True
 
 
+def check_portable(op: FrozenOp, tensor: Tensor) -> bool:
+    """What a call does whose GPU has no machine code in this package: checks the operator's PTX on that GPU,
+    once, and lets the driver compile it there.
+
+    Returns:
+        Whether there is something now that there was not before.
+    """
+    if not tensor.is_cuda or STATE.extension is None or torch.cuda.is_current_stream_capturing():
+        return False
+    with _LOCK:
+        place = (op.name, tensor.dtype, tensor.device)
+        if place in _PORTABLE_CHECKED:
+            return False
+        _PORTABLE_CHECKED.add(place)
+        before = STATE.extension.enabled()
+        STATE.record = _undisturbed(_checked_there, manifest.load(), STATE.extension, op, tensor)
+        return STATE.extension.enabled() != before
+
+
+def _checked_there(*arguments: Any) -> dict[str, Any]:
+    # A variant that the driver refuses ends in the reference: it must not warn, nor come here again.
+    fallback.CHECKING.on = True
+    return verify.verify_portable(*arguments)
+
+
 def _undisturbed(work: Callable[..., Any], *arguments: Any) -> Any:
     """Runs ``work`` in a thread of its own: the caller may be under vmap, fake tensors, autocast or another
     default device, and none of that may reach a check whose result is recorded.
@@ -100,28 +126,16 @@ def _built(found: manifest.Manifest) -> Path:
 
 
 def _load(found: manifest.Manifest, path: Path) -> None:
-    """Loads the extension, gives its ops their Python kernels, and enables what is known to be right."""
+    """Loads the extension, gives its ops their Python kernels, and enables what is known to be right. A file
+    that is not what was frozen is refused before.
+    """
+    found.check_files()
     extension = Extension(path, found.build_key)
     STATE.extension = extension
-    for name, op in OPERATORS.items():
-        _register(name, op)
-    complete = verify.enable_verified(found, extension)
+    for op in OPERATORS.values():
+        registration.register(op)
+    STATE.ready = verify.enable_verified(found, extension)
     STATE.record = verify.read_record(found)
-    for name, op in OPERATORS.items():
-        op.overload = getattr(getattr(torch.ops, NAMESPACE), name).default
-    STATE.ready = complete
-
-
-def _register(name: str, op: FrozenOp) -> None:
-    library = torch.library.Library(NAMESPACE, "IMPL")
-    _libraries.append(library)
-    library.impl(f"{name}_reference", lambda *a: fallback.answer(op, *a), "CompositeExplicitAutograd")
-
-    def fake(*arguments: Any, **named: Any) -> torch.Tensor:
-        tensors, _, attributes = op.split(op.positional(arguments, named))
-        return tensors[0].new_empty(op.output_shape(op.sizes(*tensors, *attributes)))
-
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=library)
 
 
 def not_built_while_tracing(name: str) -> RuntimeError:
@@ -134,7 +148,7 @@ def missing_name(name: str, package: str, known: list[str]) -> Exception:
     """The error of a name that the package does not have."""
     if name.startswith("_"):
         return AttributeError(f"module {package!r} has no attribute {name!r}")
-    frozen = ", ".join(known) or "nothing"
+    frozen = ", ".join(other for other in known if other != "replace") or "nothing"
     return ImportError(
         f"{package} has no frozen {name!r} (it has {frozen}); for an operator of `coldforge list`: "
         f"run `coldforge tune {name}`, then `{fallback.freeze_command(name)}`",

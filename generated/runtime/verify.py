@@ -3,7 +3,8 @@
 
 A cpu variant is compiled on the user's machine, so what was verified when it was tuned is its source, not
 its machine code: each one is checked once after the build, on ragged shapes. A cubin is the measured
-binary and needs no check, unless it was recompiled since. The record stands beside the extension.
+binary and needs no check, unless it was recompiled since. PTX is checked on each architecture that has
+nothing better, by the first call that needs it. The record stands beside the extension.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def enable_verified(manifest: Manifest, extension: Extension) -> bool:
     record = read_record(manifest)
     pending = False
     for number, entry in _by_number(manifest, extension):
+        if extension.is_portable(number):
+            continue
         if not _needs_check(entry):
             extension.enable(number, True)
         elif extension.variants[number] in record:
@@ -85,17 +88,50 @@ def verify_missing(
     fresh = {}
     for number, entry in _by_number(manifest, extension):
         name = extension.variants[number]
-        if name in record or not _needs_check(entry) or not _can_check(extension, number, entry):
+        if name in record or extension.is_portable(number) or not _needs_check(entry):
+            continue
+        if not _can_check(extension, number, entry):
             continue
         fresh[name] = _check_variant(extension, number, entry, _operator(entry, operators))
-        extension.enable(number, fresh[name]["ok"])
-        if not fresh[name]["ok"]:
-            print(
-                f"coldforge: {name} is wrong on this machine and stays off: {fresh[name]['why']}",
-                file=sys.stderr,
-            )
+        _enable(extension, number, name, fresh[name])
+    return _recorded(manifest, record, fresh)
+
+
+def verify_portable(manifest: Manifest, extension: Extension, op: FrozenOp, tensor: Tensor) -> dict[str, Any]:
+    """Checks the operator's PTX of the tensor's dtype on the tensor's GPU, enables what is right, and records
+    all; what has a record for GPUs of that architecture is believed.
+
+    Returns:
+        The whole record: ``<variant> on sm_NN`` -> result.
+    """
+    major, minor = torch.cuda.get_device_capability(tensor.device)
+    record, fresh = read_record(manifest), {}
+    for number, entry in _by_number(manifest, extension):
+        if not extension.is_portable(number) or entry["operator"] != op.name:
+            continue
+        least = int(extension.variants[number].rpartition("@compute_")[2])
+        if _DTYPES[entry["dtype"]] != tensor.dtype or least > 10 * major + minor:
+            continue
+        name = f"{extension.variants[number]} on sm_{major}{minor}"
+        if name not in record:
+            with torch.cuda.device(tensor.device):
+                result = _check_variant(extension, number, entry, _operator(entry, {op.name: op}))
+            if not result.get("ran", True):  # the driver does not take it: another may, and nothing is wrong
+                continue
+            fresh[name] = result
+        _enable(extension, number, name, {**record, **fresh}[name])
+    return _recorded(manifest, record, fresh)
+
+
+def _enable(extension: Extension, number: int, name: str, result: Mapping[str, Any]) -> None:
+    extension.enable(number, result["ok"])
+    if not result["ok"]:
+        print(f"coldforge: {name} is wrong on this machine and stays off: {result['why']}", file=sys.stderr)
+
+
+def _recorded(manifest: Manifest, record: dict[str, Any], fresh: Mapping[str, Any]) -> dict[str, Any]:
     if fresh:
-        record |= fresh
+        record = {**record, **fresh}
         _write_record(record_path(manifest), record)
     return record
 
@@ -161,7 +197,8 @@ def _check_variant(extension: Extension, number: int, entry: dict[str, Any], op:
         with torch.no_grad(), extension.only(number):
             output = op.overload(*arguments)
         if extension.last() != extension.variants[number]:
-            return {"ok": False, "why": f"the kernel did not run at {shapes}", "ratio": None, "error": None}
+            why = f"the kernel did not run at {shapes}"
+            return {"ok": False, "ran": False, "why": why, "ratio": None, "error": None}
         difference = (output.double().cpu() - expected).abs()
         ratio = float(
             torch.where(difference == 0, 0.0, difference / allowed).nan_to_num(math.inf, math.inf).max()

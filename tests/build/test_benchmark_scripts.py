@@ -169,3 +169,62 @@ def test_sizes_of_a_frozen_kernel(tmp_path: Path) -> None:
     assert len(rows) == 5
     for row in rows:
         assert row["time_ms"] is None or (row["time_ms"] > 0 and row["bound_ratio"] <= 1)
+
+
+@pytest.mark.slow
+def test_the_cost_of_a_call(tmp_path: Path) -> None:
+    out = tmp_path / "overhead.json"
+    _run("call_overhead", ["--rounds", "20", "--out", str(out)], tmp_path, (0, 1))
+    rows = json.loads(out.read_text())["rows"]
+    assert rows["empty op"]["over_empty_ns"] == 0
+    # A busy machine takes longer: what is held here is the order of it.
+    assert rows["function, batch 0"]["fastest_over_empty_ns"] < 6000
+
+
+@pytest.mark.slow
+def test_training_the_model(tmp_path: Path) -> None:
+    out = tmp_path / "train.json"
+    _run("train_cnn", ["--steps", "6", "--image", "16", "--out", str(out)], tmp_path)
+    assert json.loads(out.read_text())["same_curve"]
+
+
+def test_the_shapes_of_regret_are_tuned_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    from coldforge.generated.runtime import manifest
+
+    regret = _script("regret", monkeypatch)
+    entries = manifest.load().entries
+    for kind, largest in (("cuda", (256, 513)), ("cpu", (8, 129))):
+        tuned = {tuple(e["workload"][n] for n in "NHW") for e in entries if e["target"]["kind"] == kind}
+        problems = regret.problems_of("conv2d_divide_leaky_relu", kind, 12)
+        shapes = [tuple(p.dims[n] for n in "NHW") for p in problems]
+        assert len(set(shapes) - tuned) == 12
+        assert (min(s[0] for s in shapes), max(s[0] for s in shapes)) == (1, largest[0])
+        assert (min(min(s[1:]) for s in shapes), max(max(s[1:]) for s in shapes)) == (17, largest[1])
+        assert max(p.bytes_read + p.bytes_written for p in problems) < 8e9
+
+
+def _regret_row(ratio: float | None, exact: bool = False) -> dict[str, Any]:
+    return {"ratio": ratio, "dispatched": {"exact": exact}}
+
+
+def test_regret_is_judged_by_its_mean_and_its_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary_of = _script("regret", monkeypatch).summary_of
+    good = summary_of([_regret_row(1.1), _regret_row(1.0), _regret_row(0.99)])
+    assert good["geometric_mean"] == pytest.approx((1.1 * 1.0 * 0.99) ** (1 / 3))
+    assert (good["worst"], good["within"]) == (1.1, True)
+    assert summary_of([_regret_row(1.16), *[_regret_row(1.0)] * 11])["within"] is False  # its worst
+    assert summary_of([_regret_row(1.06)] * 12)["within"] is False  # its mean
+    assert summary_of([_regret_row(1.0), _regret_row(None)])["within"] is False  # nothing covers one
+    assert summary_of([_regret_row(1.0), _regret_row(1.0, exact=True)])["within"] is False  # one was tuned
+
+
+@pytest.mark.slow
+def test_regret_of_one_shape(tmp_path: Path) -> None:
+    arguments = ["--first", "1", "--trials", "1", "--out", str(tmp_path), "--work", str(tmp_path / "work")]
+    printed = _run("regret", arguments, tmp_path, (0, 1))
+    (row,) = json.loads((tmp_path / "cpu_regret.json").read_text())["rows"]
+    assert row["shape"] == {"N": 1, "H": 17, "W": 17}
+    assert (row["dispatched"]["exact"], row["tuned"]["exact"]) == (False, True)
+    assert max(row["dispatched"]["bound_ratio"], row["tuned"]["bound_ratio"]) <= 1
+    assert row["ratio"] == pytest.approx(row["dispatched_ms"] / row["tuned_ms"], rel=1.0)
+    assert "geometric mean" in printed

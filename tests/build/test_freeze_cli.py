@@ -124,6 +124,13 @@ def test_a_package_of_what_is_frozen(
     assert report["package"] == "mykernels"
     assert report["build"]["enabled"] == [f"{naive_winner().name}@x86-64-v2"]
     assert sorted(own.rglob("*")) == before
+    (wheel,) = (tmp_path / "out").glob("mykernels-*-py3-none-manylinux_2_*.whl")
+    assert report["wheel"] == str(wheel)
+    # What is frozen again is the same, and so is its wheel.
+    files = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.*") if path.is_file()}
+    assert run(["freeze", "--package", "mykernels", "--out", str(tmp_path / "out"), "--json"]) == 0
+    capfd.readouterr()
+    assert {path: path.read_bytes() for path in files} == files
     code = (
         "import torch, mykernels as m; print(m.Conv2dDivideLeakyReLU(8, 6, 3)(torch.ones(1, 8, 5, 5)).shape)"
     )

@@ -165,7 +165,7 @@ def test_a_family_of_few_parts(tmp_path: Path) -> None:
     signature = Signature(known.operator("rows"))
     text = render_operator(signature)
     compile(text, "rows.py", "exec")
-    assert "return OP(a, b, precision)" in text
+    assert "return OP(*checked(a, b, precision))" in text
     assert signature.schema == "rows(Tensor a, Tensor b, str? precision=None) -> Tensor"
     shapes = check_shapes(make_problem(known.operator("rows"), "small"))
     assert len(shapes) == len({str(s) for s in shapes}) == 5

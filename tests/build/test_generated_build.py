@@ -99,7 +99,7 @@ def test_only_what_is_verified_is_enabled(built: Path) -> None:
     assert result["ok"]
     assert 0 < result["ratio"] < 1
     left = sorted(p.name for p in Path(report["extension"]).parent.iterdir())
-    assert left == ["pk.so", "verified.json"]
+    assert left == ["pk.so", "pk.so.sha256", "verified.json"]
 
 
 def test_cubins_are_embedded_as_they_are(built: Path, fake_cuda_winner: WinnerFactory) -> None:

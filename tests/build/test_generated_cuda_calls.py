@@ -60,7 +60,7 @@ int cuGetErrorString(int, const char** s) { *s = "as the test wants"; return 0; 
 int cuDeviceGet(int* d, int i) { if (i > 1) return 101; *d = i; return 0; }
 int cuDeviceGetName(char* s, int n, int) { snprintf(s, n, "Fake GPU"); return 0; }
 int cuDeviceGetAttribute(int* v, int which, int) {
-  *v = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 132 : -1;
+  *v = which == 75 ? 9 : which == 76 ? 0 : which == 16 ? 132 : which == 97 ? 232448 : -1;
   return 0;
 }
 int cuDevicePrimaryCtxRetain(void** c, int d) { ++counts.retains; *c = &contexts[d]; return 0; }
@@ -187,7 +187,7 @@ int main() {
   }
   Gpu& gpu = gpu_at(0, 3);
   assert(gpu.why.empty() && gpu.capability == 90 && gpu.sm_count == 132 && gpu.model == "Fake GPU");
-  assert(gpu.driver_cuda_major == 13 && &gpu == &gpu_at(0, 3));
+  assert(gpu.driver == 13000 && gpu.max_shared_bytes == 232448 && &gpu == &gpu_at(0, 3));
   assert(fake_count("loads") == 0);  // nothing is loaded before it is launched
   assert(launch(0, 0, 7, 0).empty());
   assert(fake_sum == 42 && fake_grid == 7 && fake_block == 128);

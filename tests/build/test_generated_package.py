@@ -198,20 +198,6 @@ def test_not_covered_runs_the_reference_with_one_warning(package: ModuleType) ->
     assert all(w.category is RuntimeWarning and w.filename == __file__ for w in caught)
 
 
-def test_gradients(package: ModuleType) -> None:
-    op = package.conv2d_divide_leaky_relu
-    x, weight, bias = inputs()
-    weight.requires_grad_()
-    with pytest.warns(RuntimeWarning, match="requires a gradient"):
-        op(x, weight, bias).square().sum().backward()
-    other = weight.detach().clone().requires_grad_()
-    F.leaky_relu(F.conv2d(x, other, bias) / 2.0, 0.01).square().sum().backward()
-    assert torch.allclose(weight.grad, other.grad, rtol=1e-4, atol=1e-4)
-    with torch.no_grad():
-        assert close(op(x, weight, bias), expected(x, weight, bias))
-    assert last(package) is not None
-
-
 def test_forward_mode(package: ModuleType) -> None:
     x, weight, bias = inputs()
 
@@ -329,12 +315,12 @@ def test_a_fresh_thread(package: ModuleType) -> None:
             out = package.conv2d_divide_leaky_relu(x, weight, bias)
             results.append(close(out, expected(x, weight, bias)) and last(package) is not None)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [True] * 80
+    assert results == [True] * 160
 
 
 def test_the_op_by_itself(package: ModuleType) -> None:
@@ -347,10 +333,7 @@ def test_the_op_by_itself(package: ModuleType) -> None:
     arguments = (x, weight, bias, 2.0, 0.01, [1, 1], [0, 0], [1, 1], 1, None)
     results = torch.library.opcheck(op.default, arguments)
     assert set(results.values()) == {"SUCCESS"}
-    with (
-        pytest.warns(RuntimeWarning, match="bias has another shape"),
-        pytest.raises(RuntimeError, match="conv2d_divide_leaky_relu_reference failed"),
-    ):
+    with pytest.raises(RuntimeError, match="conv2d_divide_leaky_relu_reference failed"):
         op(x, weight, bias[:2], 2.0, 0.01, **options)
 
 
@@ -369,10 +352,6 @@ def test_under_torch_compile(package: ModuleType) -> None:
     with torch.no_grad():
         want = module(x)
         assert torch.equal(torch.compile(module, fullgraph=True)(x), want)
-    # Where a gradient is needed, PyTorch's own operators are traced.
-    out = torch.compile(module, fullgraph=True)(x)
-    out.sum().backward()
-    assert module.weight.grad is not None
 
 
 def test_denormals_survive(package: ModuleType) -> None:
@@ -388,3 +367,14 @@ def test_unknown_name(package: ModuleType) -> None:
     assert not hasattr(package, "_private")
     with pytest.raises(ImportError, match="coldforge tune"):
         exec("from cf_test_package import conv9d")
+
+
+def test_no_allocation_beyond_the_output(package: ModuleType) -> None:
+    x, weight, bias = inputs(4, 64, 64)
+    package.conv2d_divide_leaky_relu(x, weight, bias)
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        out = package.conv2d_divide_leaky_relu(x, weight, bias)
+    allocated = sum(max(0, e.self_cpu_memory_usage) for e in profile.events())
+    assert 0 < allocated <= out.numel() * out.element_size() + 64

@@ -215,6 +215,19 @@ def test_several_workloads_make_one_study_each(home: Path) -> None:
     assert all(run["status"] == "ok" for run in runs)
 
 
+def test_several_shapes_make_one_study_each_and_are_frozen_together(home: Path, tmp_path: Path) -> None:
+    shapes = ["--shape", "N=1,H=20,W=20", "--shape", "N=2,H=9,W=31", "--shape", "N=1,H=20,W=20"]
+    done = _run(home, "tune", OP, "--target", "cpu", *shapes, "--trials", "2", "--json")
+    runs = json.loads(done.stdout)["runs"]
+    assert len({run["study"] for run in runs}) == len(runs) == 2
+    folder = ["--package", "cf_shapes", "--out", str(tmp_path), "--no-build", "--json"]
+    frozen = json.loads(_run(home, "freeze", OP, *folder).stdout)
+    assert [entry["what"] for entry in frozen["entries"]] == ["added", "added"]
+    entries = json.loads((tmp_path / "cf_shapes" / "manifest.json").read_text())["entries"]
+    tuned = {tuple(e["workload"][n] for n in "NHW") for e in entries}
+    assert {(1, 20, 20), (2, 9, 31)} <= tuned
+
+
 def test_a_device_that_tells_no_energy_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

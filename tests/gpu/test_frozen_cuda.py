@@ -3,106 +3,23 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from coldforge.codegen.compile import Cache, compile_source
-from coldforge.codegen.freeze import Winner
-from coldforge.codegen.render import KernelSource
-from coldforge.codegen.target import cuda_target
+from frozen_gpu import HERE, WinnerFactory, close, expected, inputs, last, winner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.build]
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
-
-# One output a thread. It passes through dynamic shared memory, more of it than is allowed unasked, and
-# through the workspace, so a missing one faults.
-NAIVE_CU = r"""
-struct Args {
-  const float *x, *weight, *bias;
-  float *y, *workspace;
-  long long N, H, W, H_out, W_out;
-  double divisor, negative_slope;
-};
-extern "C" __global__ void coldforge_kernel(const __grid_constant__ Args a) {
-  constexpr long long C = %(C_in)d, K = %(C_out)d, R = %(R)d, S = %(S)d;
-  extern __shared__ float staged[];
-  const long long count = a.N * K * a.H_out * a.W_out;
-  for (long long block = blockIdx.x; block * blockDim.x < count; block += gridDim.x) {
-    const long long o = block * blockDim.x + threadIdx.x;
-    float v = 0.0f;
-    if (o < count) {
-      const long long j = o %% a.W_out, i = o / a.W_out %% a.H_out, k = o / (a.W_out * a.H_out) %% K,
-                      n = o / (a.W_out * a.H_out * K);
-      v = a.bias ? a.bias[k] : 0.0f;
-      for (long long c = 0; c < C; ++c)
-        for (long long r = 0; r < R; ++r)
-          for (long long s = 0; s < S; ++s)
-            v += a.x[((n * C + c) * a.H + i + r) * a.W + j + s] * a.weight[((k * C + c) * R + r) * S + s];
-      v = v / float(a.divisor);
-      v = v > 0.0f ? v : v * float(a.negative_slope);
-    }
-    staged[%(SHARED)d / 4 - blockDim.x + threadIdx.x] = v + %(error)sf;
-    __syncthreads();
-    if (o < count) {
-      a.workspace[o] = staged[%(SHARED)d / 4 - blockDim.x + threadIdx.x];
-      a.y[o] = a.workspace[o];
-    }
-    __syncthreads();
-  }
-}
-"""
-SHARED_BYTES = 64 * 1024
-MAJOR, MINOR = torch.cuda.get_device_capability()
-HERE = f"sm_{MAJOR}{MINOR}"
-WinnerFactory = Callable[..., Winner]
-
-
-def winner(
-    naive_winner: WinnerFactory,
-    folder: Path,
-    shape: dict[str, int],
-    *,
-    arch: str = HERE,
-    error: float = 0.0,
-    **changes: Any,
-) -> Winner:
-    """A cuda winner of the naive kernel, compiled here."""
-    base = naive_winner(shape)
-    numbers = {**base.specialisation, "SHARED": SHARED_BYTES, "error": repr(error)}
-    text = f"// {arch}\n" + NAIVE_CU % numbers
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    name = f"{base.operator}_naive_{arch}_{digest[:8]}"
-    target = cuda_target(arch, torch.cuda.get_device_name())
-    source = KernelSource(text, "coldforge_kernel", digest, name, "cuda")
-    artifact = compile_source(source, target, Cache(folder / "cache"))
-    fields = {
-        "target": target.to_dict(),
-        "source_text": text,
-        "source_digest": digest,
-        "source_name": name,
-        "binary": artifact.path.read_bytes(),
-        "compiler": artifact.compiler,
-        "flags": artifact.flags,
-        "config": {"BLOCK": 128},
-        "derived": {"BLOCKS": "ceil_div(N * C_out * H_out * W_out, BLOCK)"},
-        "launch": {
-            "grid": "min(BLOCKS, sm_count * 8)",
-            "block": "BLOCK",
-            "shared_bytes": str(SHARED_BYTES),
-            "workspace_bytes": "N * C_out * H_out * W_out * 4",
-        },
-    }
-    values = {n: getattr(base, n) for n in Winner.__dataclass_fields__}
-    return Winner(**{**values, **fields, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -129,27 +46,6 @@ def package(
 @pytest.fixture(autouse=True)
 def _fresh_warnings(package: ModuleType) -> None:
     package.runtime.fallback.forget_warnings()
-
-
-def inputs(n: int = 2, h: int = 20, w: int = 24, k: int = 6, *, seed: int = 0) -> tuple[torch.Tensor, ...]:
-    g = torch.Generator().manual_seed(seed)
-    shapes = [(n, 8, h, w), (k, 8, 3, 3), (k,)]
-    return tuple(torch.randn(*shape, generator=g).cuda() for shape in shapes)
-
-
-def expected(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    x, weight, bias = (t.double().cpu() for t in (x, weight, bias))
-    return F.leaky_relu(F.conv2d(x, weight, bias) / 2.0, 0.01)
-
-
-def close(out: torch.Tensor, want: torch.Tensor) -> bool:
-    if out.shape != want.shape:
-        return False
-    return bool((out.double().cpu() - want).abs().max() <= 4e-6 * want.abs().max())
-
-
-def last(package: ModuleType) -> str:
-    return str(package.runtime.package.STATE.extension.last())
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 3), (2, 20, 24), (3, 65, 7), (9, 130, 131), (0, 20, 20)])
@@ -250,3 +146,178 @@ def test_a_tensor_of_another_device(package: ModuleType) -> None:
     assert out.device == torch.device("cuda:1")
     assert close(out, expected(*tensors))
     assert torch.cuda.current_device() == 0
+
+
+def test_gradients_on_the_gpu(package: ModuleType) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    results = []
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        leaves = [t.requires_grad_() for t in inputs()]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            out = package.conv2d_divide_leaky_relu(*leaves)
+            assert last(package).endswith(f"@{HERE}")
+            out.square().sum().backward()
+        torch.cuda.synchronize()
+        results.append([t.grad for t in leaves])
+    theirs = [t.requires_grad_() for t in inputs()]
+    F.leaky_relu(F.conv2d(*theirs) / 2.0, 0.01).square().sum().backward()
+    for run in results:
+        for own, other in zip(run, theirs, strict=True):
+            torch.testing.assert_close(own, other.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_opcheck_and_autocast_on_the_gpu(package: ModuleType) -> None:
+    x, weight, bias = inputs()
+    rest = (2.0, 0.01, [1, 1], [0, 0], [1, 1], 1, None)
+    ops = torch.ops.cf_gpu_package
+    leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    for op, given in (
+        (ops.conv2d_divide_leaky_relu, (x, weight, bias)),
+        (ops.conv2d_divide_leaky_relu_autograd, leaves),
+    ):
+        assert set(torch.library.opcheck(op.default, (*given, *rest)).values()) == {"SUCCESS"}
+    with torch.autocast("cuda", torch.float16):
+        out = package.conv2d_divide_leaky_relu(x.half(), weight, bias)
+    assert out.dtype == torch.float32
+    assert close(out, expected(x.half().float(), weight, bias))
+
+
+def test_a_training_step_in_a_graph(package: ModuleType) -> None:
+    module = package.Conv2dDivideLeakyReLU(8, 6, 3, device="cuda")
+    x = inputs()[0]
+
+    def step() -> None:
+        for parameter in module.parameters():
+            parameter.grad = None
+        module(x).square().sum().backward()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for seed in (1, 2):
+        x.copy_(inputs(seed=seed)[0])
+        graph.replay()
+        captured = [p.grad.clone() for p in module.parameters()]
+        step()
+        for own, other in zip(captured, module.parameters(), strict=True):
+            torch.testing.assert_close(own, other.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_no_synchronisation_and_no_allocation_beyond_the_output(package: ModuleType) -> None:
+    tensors = inputs(n=4, h=64, w=64)
+    package.conv2d_divide_leaky_relu(*tensors)  # loads the cubin
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = package.conv2d_divide_leaky_relu(*tensors)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    workspace = out.numel() * 4  # as the entry declares it
+    rounded = 2 * 512  # what the allocator rounds up
+    peak = torch.cuda.max_memory_allocated() - before
+    assert peak <= out.numel() * out.element_size() + workspace + rounded
+
+
+def test_eight_threads(package: ModuleType) -> None:
+    tensors = inputs()
+    want = package.conv2d_divide_leaky_relu(*tensors)
+    results: list[bool] = []
+
+    def work() -> None:
+        for _ in range(50):
+            results.append(torch.equal(package.conv2d_divide_leaky_relu(*tensors), want))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 400
+
+
+def test_a_replaced_model(package: ModuleType) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    model = torch.nn.Sequential(torch.nn.Conv2d(8, 6, 3), Halve(), torch.nn.LeakyReLU()).cuda()
+    new = package.replace(model)
+    assert [r.operator for r in new.replacements.replaced] == ["conv2d_divide_leaky_relu"]
+    x = inputs()[0]
+    torch.testing.assert_close(new(x), model(x), rtol=1e-4, atol=1e-5)
+    assert last(package).endswith(f"@{HERE}")
+
+
+class Halve(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 2.0
+
+
+def test_exported(package: ModuleType) -> None:
+    module = package.Conv2dDivideLeakyReLU(8, 6, 3, device="cuda")
+    x = inputs()[0]
+    batch = torch.export.Dim("batch", min=1, max=64)
+    with torch.no_grad():
+        program = torch.export.export(module, (x,), dynamic_shapes={"x": {0: batch}})
+        several = inputs(n=7, seed=3)[0]
+        assert torch.equal(program.module()(several), module(several))
+    assert last(package).endswith(f"@{HERE}")
+
+
+def test_compiled_with_gradients_and_without_a_break(package: ModuleType) -> None:
+    module = package.Conv2dDivideLeakyReLU(8, 6, 3, device="cuda")
+    x = inputs()[0]
+    whole = torch.compile(module, fullgraph=True)
+    module(x).square().sum().backward()
+    plain = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    whole(x).square().sum().backward()
+    for own, parameter in zip(plain, module.parameters(), strict=True):
+        torch.testing.assert_close(own, parameter.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_gradcheck_in_float64(package: ModuleType) -> None:
+    leaves = [t.double().requires_grad_() for t in inputs(n=1, h=5, w=4, k=2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the reference answers
+        assert torch.autograd.gradcheck(package.conv2d_divide_leaky_relu, leaves)
+        assert torch.autograd.gradgradcheck(package.conv2d_divide_leaky_relu, leaves)
+
+
+def test_two_streams_at_once(package: ModuleType) -> None:
+    """Each stream's own input is written while the other's kernel runs."""
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    data = [inputs(n=8, h=64, w=64, seed=seed) for seed in range(2)]
+    want = [expected(*tensors) for tensors in data]
+    torch.cuda.synchronize()
+    results: list[list[torch.Tensor]] = [[], []]
+    for _ in range(10):
+        for number, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                x, weight, bias = data[number]
+                results[number].append(package.conv2d_divide_leaky_relu(x.clone(), weight, bias))
+    torch.cuda.synchronize()
+    for number in range(2):
+        assert all(close(out, want[number]) for out in results[number])
+
+
+def test_the_same_bits_every_time(package: ModuleType) -> None:
+    tensors = inputs(n=9, h=130, w=131)
+    first = package.conv2d_divide_leaky_relu(*tensors)
+    assert all(torch.equal(package.conv2d_divide_leaky_relu(*tensors), first) for _ in range(20))
+
+
+def test_a_call_costs_little(tmp_path: Path) -> None:
+    """At most 3 us over an op of the same schema that does nothing: the repository's own kernels."""
+    script = Path(__file__).parents[2] / "benchmarks" / "call_overhead.py"
+    out = tmp_path / "overhead.json"
+    command = [sys.executable, str(script), "--target", "cuda", "--rounds", "60", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert json.loads(out.read_text())["within_limit"] is True

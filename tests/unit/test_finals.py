@@ -4,6 +4,7 @@ what is stored of it, and what is shown."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import random
@@ -18,8 +19,8 @@ from coldforge.tuner.show import result_tables, study_document, study_tables
 from coldforge.tuner.stored import FINALS, WINNER, checked
 from coldforge.tuner.summary import summarise
 from coldforge.tuner.tools import Job
-from coldforge.tuner.winners import study_winner
-from pretend import SMALL, Bench, make_plan
+from coldforge.tuner.winners import collect_winners, study_winner, study_winners
+from pretend import SMALL, TEMPLATE, Bench, make_plan
 from rich.console import Console
 
 
@@ -182,3 +183,41 @@ def test_before_the_finals_nothing_is_said(bench: Bench) -> None:
     )
     summary = summarise(bench.study)
     assert (summary["finals_held"], summary["declared"], summary["ties"]) == (False, None, [])
+
+
+@pytest.fixture
+def two_templates(tmp_path: Path) -> Bench:
+    """A bench of a portable template and of one whose instructions one architecture has."""
+    spaces = {}
+    for name, mark in (("direct", ""), ("own", "// for sm_90a\n")):
+        (tmp_path / name).mkdir()
+        plan = make_plan(tmp_path / name, **SMALL)
+        (tmp_path / name / "direct.cpp.jinja").write_text(mark + TEMPLATE)
+        spaces[name] = dataclasses.replace(plan.spaces["direct"], template=name)
+    return Bench(tmp_path, dataclasses.replace(make_plan(tmp_path, **SMALL), spaces=spaces))
+
+
+def test_a_winner_of_one_architecture_keeps_the_best_portable_one_beside_it(two_templates: Bench) -> None:
+    bench = two_templates
+    assert bench.plan.portable_templates == {"direct"}
+    best = sorted(p.key for p in bench.plan.feasible().points if p.template == "direct")[-1]
+    bench.worker.time_ms = lambda job: (  # type: ignore[method-assign]
+        1.0 if job.point.template == "own" else 2.0 if job.point.key == best else 3.0
+    )
+    assert bench.tune(trials=24) == "ok"
+    winner, beside = study_winners(bench.study)
+    assert (winner.template, beside.template) == ("own", "direct")
+    assert Point(beside.template, beside.config).key == best
+    assert (winner.portable_only, beside.portable_only, beside.binary) == (False, True, None)
+    assert winner.key != beside.key
+    assert "_portable_" in beside.name
+    assert beside.time_ms == pytest.approx(1.0)  # the pretended worker is twice as fast in finals
+    assert len(collect_winners(bench.storage)) == 2
+
+
+def test_a_portable_winner_has_none_beside_it(two_templates: Bench) -> None:
+    bench = two_templates
+    bench.worker.time_ms = lambda job: 2.0 if job.point.template == "own" else 1.0  # type: ignore[method-assign]
+    assert bench.tune(trials=24) == "ok"
+    (winner,) = study_winners(bench.study)
+    assert winner.template == "direct"

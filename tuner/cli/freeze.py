@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @click.command("freeze")
 @click.argument("operators", metavar="[OP]...", nargs=-1)
-@click.option("--package", metavar="NAME", help="Write the importable package NAME instead; needs --out.")
+@click.option(
+    "--package", metavar="NAME", help="Write the importable package NAME and its wheel instead; needs --out."
+)
 @click.option("--out", metavar="DIR", help="Where NAME is written.")
 @click.option("--bundle", metavar="FILE", help="Write one file that carries the winners and their studies.")
 @click.option("--from", "sources", metavar="FILE", multiple=True, help="Take the winners of a bundle.")
@@ -131,7 +133,7 @@ def _write_bundle(found: Found, path: Path) -> dict[str, Any]:
 
 
 def _write_package(found: Found, package: str | None, folder: Path | None, *, build: bool) -> dict[str, Any]:
-    from ...codegen.freeze import GENERATED, freeze, merge, split_stale
+    from ...codegen.freeze import GENERATED, freeze, merge, split_stale, with_ptx
     from ...codegen.freeze.package import REPOSITORY_NAMESPACE
     from ..transfer import import_studies
 
@@ -148,7 +150,7 @@ def _write_package(found: Found, package: str | None, folder: Path | None, *, bu
         here, stale = split_stale(found.held, found.catalogue)
         kept, _ = merge(split_stale(found.wanted(found.frozen), found.catalogue)[0], here)
     new, outdated = found.current()
-    winners, _ = merge(kept, new)
+    winners, without_ptx = with_ptx(merge(kept, new)[0], found.catalogue, [*found.frozen, *found.held])
     changes = merge(here, new)[1]
     found.require_some(winners)
     report = freeze(winners, folder, namespace, declared=found.catalogue)
@@ -163,20 +165,28 @@ def _write_package(found: Found, package: str | None, folder: Path | None, *, bu
         "dropped": [winner.name for winner in (*stale, *outdated)],
         "left_out": found.left_out,
         "total_entries": len(report.entries),
+        "without_ptx": without_ptx,
         "manifest": report.manifest_digest,
         "changed": report.changed,
         "imported_studies": imported,
         "build": None,
+        "wheel": None,
     }
-    if build:
-        try:
-            result["build"] = run_build(
-                package or "coldforge.generated", None if package is None else folder.parent
-            )
-            result["status"] = result["build"]["status"]
-        except ColdforgeError as error:
-            result |= {"status": "failed", "build": {"status": "failed", "reason": str(error)}}
-    return result
+    return result | _built(package, folder) if build else result
+
+
+def _built(package: str | None, folder: Path) -> dict[str, Any]:
+    """The results of building, and of packing what is not the repository's own."""
+    from ...codegen.freeze import write_wheel
+
+    try:
+        built = run_build(package or "coldforge.generated", None if package is None else folder.parent)
+        wheel = None
+        if package is not None and built["status"] == "ok":
+            wheel = str(write_wheel(folder, Path(built["extension"]), folder.parent))
+    except ColdforgeError as error:
+        return {"status": "failed", "build": {"status": "failed", "reason": str(error)}}
+    return {"status": built["status"], "build": built, "wheel": wheel}
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -195,6 +205,8 @@ def _show(report: dict[str, Any]) -> None:
         click.echo(f"left out  {reason}", err=True)
     for name in report.get("dropped", []):
         click.echo(f" dropped  {name}  (its operator's declaration has changed)")
+    for name, why in report.get("without_ptx", {}).items():
+        click.echo(f"this GPU architecture only: {name}: {why}", err=True)
     if "bundle" in report:
         click.echo(
             f"{report['bundle']}: winners: {len(report['entries'])}, studies: {len(report['studies'])}"
@@ -208,6 +220,8 @@ def _show(report: dict[str, Any]) -> None:
         click.echo(f"not built: {built['reason']}", err=True)
         return
     click.echo(f"{built['extension']}: {len(built['enabled'])} variants enabled")
+    if report["wheel"]:
+        click.echo(f"{report['wheel']}: installs with pip, and runs with PyTorch alone")
     for name, result in built["variants"].items():
         if not result["ok"]:
             click.echo(f"off: {name}: {result['why']}", err=True)

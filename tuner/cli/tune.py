@@ -80,7 +80,13 @@ class _Bytes(click.ParamType):
     metavar="W",
     help="Named workload [default: seed on cuda, small on cpu]; several make one study each.",
 )
-@options.shape_option
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="N=1,H=32",
+    help="Override fields of the workload; several make one study each, of each workload.",
+)
 @options.dtype_option
 @options.precision_option
 @options.template_option
@@ -134,7 +140,7 @@ def command(
     operator: str,
     target: str,
     workloads: tuple[str, ...],
-    shape: str | None,
+    shapes: tuple[str, ...],
     dtype: str,
     devices: str,
     templates: tuple[str, ...],
@@ -149,14 +155,14 @@ def command(
     _refuse_unbuilt(devices)
     catalogue = options.catalogue_for(operator, templates, search["storage"])
     declared = catalogue.operator(operator)
-    parsed = options.parse_shape(shape)
+    parsed = [options.parse_shape(shape) for shape in dict.fromkeys(shapes)] or [{}]
     device = detect(target)
     chosen = _Command(catalogue, device, **search)
     names = list(dict.fromkeys(workloads)) or [options.default_workload(declared, device.kind)]
-    problems = [make_problem(declared, name, parsed, dtype) for name in names]
+    problems = [make_problem(declared, name, shape, dtype) for name in names for shape in parsed]
     runs = _tune_all(chosen, problems)
     if as_json:
-        print_json(runs[0] if len(workloads) <= 1 else {"runs": runs})
+        print_json(runs[0] if max(len(workloads), len(shapes)) <= 1 else {"runs": runs})
     else:
         _print(runs)
     return 0 if all(run["status"] == "ok" for run in runs) else 1

@@ -29,6 +29,11 @@ COLDFORGE_EXPORT int coldforge_variant_runs_here(int number) {
   return variant.function != nullptr && variant.level <= coldforge::cpu_level();
 }
 
+// What this machine's CPU is to the choice of a variant.
+COLDFORGE_EXPORT int coldforge_cpu_level() { return coldforge::cpu_level(); }
+
+COLDFORGE_EXPORT const char* coldforge_cpu_model() { return coldforge::cpu_model().c_str(); }
+
 COLDFORGE_EXPORT void coldforge_enable_variant(int number, int enabled) {
   coldforge::enabled_flags()[number] = enabled != 0;
 }
@@ -37,6 +42,24 @@ COLDFORGE_EXPORT int coldforge_variant_enabled(int number) { return coldforge::e
 
 // Makes this thread run that variant alone, enabled or not; -1 ends it.
 COLDFORGE_EXPORT void coldforge_force_variant(int number) { coldforge::forced_variant() = number; }
+
+// Which variant a call would take on a machine described by its arguments: kind 0 cpu, 1 cuda; dtype 0 fp32,
+// 1 fp16, 2 bf16; driver: the CUDA version that it is for, 13000 for 13.0; the operator's values in its
+// order. -1: the reference; -2: no such operator.
+COLDFORGE_EXPORT int coldforge_choose(const char* name, int kind, int dtype, double precision_eps, int level,
+                                      const char* model, int driver, int64_t max_shared_bytes,
+                                      const int64_t* values) {
+  const std::string device = model;
+  const coldforge::Request request{kind == 0 ? coldforge::Kind::cpu : coldforge::Kind::cuda,
+                                   static_cast<coldforge::DType>(dtype),
+                                   precision_eps,
+                                   level,
+                                   &device,
+                                   values,
+                                   driver,
+                                   max_shared_bytes};
+  return coldforge::choose(name, request);
+}
 
 // The variant that answered this thread's last call; -1: the reference.
 COLDFORGE_EXPORT int coldforge_last_variant() { return coldforge::last_variant(); }

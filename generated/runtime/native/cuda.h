@@ -33,8 +33,9 @@ struct LoadedKernel {
 struct Gpu {
   std::string why;  // empty when the GPU is usable
   int capability = 0;
-  int driver_cuda_major = 0;
+  int driver = 0;  // the CUDA version of the driver: 13000 for 13.0
   int64_t sm_count = 1;
+  int64_t max_shared_bytes = 0;  // that a block may ask for
   std::string model;
   CuContext context = nullptr;
   std::mutex lock;  // guards `kernels`
@@ -47,21 +48,22 @@ inline std::string open_gpu(Gpu& gpu, int index, int variant_count) {
   CuDevice device = 0;
   CuResult result = d.device(&device, index);
   if (result != 0) return d.describe("cuDeviceGet", result);
-  int major = 0, minor = 0, processors = 1, version = 0;
+  int major = 0, minor = 0, processors = 1, shared = 0;
   char name[256] = "";
   if ((result = d.device_attribute(&major, kComputeCapabilityMajor, device)) != 0 ||
       (result = d.device_attribute(&minor, kComputeCapabilityMinor, device)) != 0 ||
       (result = d.device_attribute(&processors, kMultiprocessorCount, device)) != 0 ||
+      (result = d.device_attribute(&shared, kMaxSharedBytes, device)) != 0 ||
       (result = d.device_name(name, sizeof(name), device)) != 0 ||
-      (result = d.driver_version(&version)) != 0) {
+      (result = d.driver_version(&gpu.driver)) != 0) {
     return d.describe("asking the GPU", result);
   }
   // Retained once and never released: PyTorch keeps the same context for the life of the process.
   if ((result = d.retain_primary(&gpu.context, device)) != 0)
     return d.describe("cuDevicePrimaryCtxRetain", result);
   gpu.capability = major * 10 + minor;
-  gpu.driver_cuda_major = version / 1000;
   gpu.sm_count = processors;
+  gpu.max_shared_bytes = shared;
   gpu.model = name;
   gpu.kernels = std::make_unique<LoadedKernel[]>(static_cast<size_t>(variant_count));
   return "";
@@ -81,7 +83,8 @@ inline Gpu& gpu_at(int index, int variant_count) {
   return gpus[index];
 }
 
-// Loads a cubin. Runs under the GPU's lock with its context current.
+// Loads a cubin, or has the driver compile PTX (it keeps what it compiled). Runs under the GPU's lock with
+// its context current.
 inline void load_kernel(const Variant& variant, LoadedKernel& kernel) {
   const Driver& d = driver();
   kernel.tried = true;

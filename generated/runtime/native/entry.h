@@ -57,12 +57,14 @@ using CpuKernel = void (*)(int64_t begin, int64_t end, void* words);
 
 // One compiled form of an entry; the number of a variant is its place in the whole package's list.
 struct Variant {
-  const char* name;  // "<entry>@x86-64-v3", "<entry>@sm_90"
+  const char* name;  // "<entry>@x86-64-v3", "<entry>@sm_90", "<entry>@compute_80"
   int level;         // cpu: instruction-set level 2, 3, 4 (0: the architecture has no levels); cuda: compute
                      // capability
   CpuKernel function;          // cpu only
-  const unsigned char* image;  // cuda only: the cubin
+  const unsigned char* image;  // cuda only: the cubin, or PTX as a C string
   CpuKernel finish = nullptr;  // cpu only: the second kernel, where the source has one
+  int ptx_isa = 0;  // of PTX: its version, 805 for 8.5; 0: machine code. PTX's `level` is the least
+                    // compute capability that it may be compiled for
 };
 
 struct Entry {

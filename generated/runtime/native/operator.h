@@ -91,6 +91,8 @@ inline std::string fill_device(const Place& place, Request& request, Gpu*& gpu) 
   gpu = &gpu_at(place.index, kVariantCount);
   request.level = gpu->capability;
   request.model = &gpu->model;
+  request.driver = gpu->driver;
+  request.max_shared_bytes = gpu->max_shared_bytes;
   return gpu->why;
 }
 
@@ -130,15 +132,8 @@ inline Answer answer(const Operator& op, const Call& call) {
   bool nothing = false;
   for (int i = 0; i < op.output_rank; ++i) nothing = nothing || shape[i] == 0;
   if (!(reason = unfit_size(op, values, nothing)).empty()) return no_answer(std::move(reason));
-  std::string refused;
-  const std::vector<Candidate> candidates = select(op, kVariants, request, refused);
+  const std::vector<Candidate> candidates = select(op, kVariants, request);
   for (const Candidate& candidate : candidates) {
-    if (gpu != nullptr && candidate.entry->cuda_major > gpu->driver_cuda_major) {
-      reason = std::string(candidate.entry->name) + " was compiled for CUDA " +
-               std::to_string(candidate.entry->cuda_major) + " and the driver is for " +
-               std::to_string(gpu->driver_cuda_major);
-      continue;
-    }
     OwnedTensor output = empty(shape, op.output_rank, dtype, place);
     last_variant() = candidate.number;
     if (!nothing) reason = run_candidate(op, candidate, call, place, gpu, values, output.get());
@@ -146,12 +141,20 @@ inline Answer answer(const Operator& op, const Call& call) {
     reason = std::string(candidate.entry->name) + ": " + reason;
   }
   if (!reason.empty()) return no_answer(std::move(reason));
-  if (!refused.empty()) return no_answer("not verified on this machine: " + refused);
+  Refusals refusals;
+  if (candidates.empty()) select(op, kVariants, request, &refusals);
+  if (!refusals.off.empty()) return no_answer("not verified on this machine: " + refusals.off);
+  if (!refusals.unfit.empty()) return no_answer("no frozen kernel fits this GPU: " + refusals.unfit);
   return no_answer("no frozen kernel covers " + describe(op, request));
 }
 
+// Every operator that the table registers is listed, so that it is found by its name.
+template <const Operator& op>
+const bool kListed = list_operator(op);
+
 template <const Operator& op>
 void boxed(StableIValue* stack, uint64_t, uint64_t) {
+  static_cast<void>(kListed<op>);
   // The arguments stand on the same stack: it is written once the call has let go of them.
   StableIValue output = 0;
   {

@@ -3,8 +3,10 @@
 // workload.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,8 @@ struct Request {
   int level;                 // cpu: instruction-set level; cuda: compute capability
   const std::string* model;  // the device's name
   const int64_t* values;
+  int driver = 0;                // cuda: the driver's CUDA version, 13000 for 13.0
+  int64_t max_shared_bytes = 0;  // cuda: of a block
 };
 
 struct Candidate {
@@ -58,23 +62,79 @@ inline double distance(const Operator& op, const Entry& entry, const int64_t* va
   return sum;
 }
 
-// cuda: the model it was tuned on, then others of the same architecture. cpu: the same model, then the
-// entries tuned at the highest level that this CPU has, then (in their portable build) those tuned for a
-// newer CPU.
-inline int model_rank(const Request& request, const Entry& entry) {
+// cuda: the model it was tuned on, then others of the same architecture, then what the driver compiles from
+// PTX, tuned on the nearest architecture. cpu: the same model, then the entries tuned at the highest level
+// that this CPU has, then (in their portable build) those tuned for a newer CPU.
+inline int model_rank(const Request& request, const Entry& entry, const Variant& variant) {
+  if (variant.ptx_isa != 0) return 2 + std::abs(entry.level - request.level);
   if (*request.model == entry.model) return 0;
   if (request.kind == Kind::cuda) return 1;
   return entry.level <= request.level ? 1 + (8 - entry.level) : 16 + entry.level;
 }
 
-// The first variant of an entry that runs on this device and is enabled; -1 when there is none.
-inline int usable_variant(const Request& request, const Entry& entry, const Variant* variants) {
-  for (int number = entry.first_variant; number < entry.first_variant + entry.variant_count; ++number) {
-    const int level = variants[number].level;
-    const bool runs = request.kind == Kind::cuda ? level == request.level : level <= request.level;
-    const bool allowed = forced_variant() >= 0 ? forced_variant() == number : enabled_flags()[number] != 0;
-    if (runs && allowed) return number;
+// The newest PTX that a driver compiles, as `Variant::ptx_isa`; by the release history in NVIDIA's PTX
+// manual: 12.4 takes 8.4, 12.9 takes 8.8 (12.6 brought none), 13.0 takes 9.0.
+inline int ptx_taken(int driver) {
+  const int major = driver / 1000, minor = driver % 1000 / 10;
+  if (major >= 13) return 100 * (major - 4) + minor;
+  if (major == 12) return 800 + (minor <= 5 ? minor : minor - 1);
+  return major == 11 ? 700 + minor : 0;
+}
+
+// Why nothing of an entry may answer: what was not found right here (in `off`), and what the driver or the
+// GPU does not take.
+struct Refusals {
+  std::string off;
+  std::string unfit;
+};
+
+// Whether the variant is code for that device at all.
+inline bool is_code_for(const Request& request, const Entry& entry, const Variant& variant) {
+  if (request.kind == Kind::cpu || variant.ptx_isa != 0) return variant.level <= request.level;
+  return variant.level == request.level && entry.level == request.level;
+}
+
+// Why the driver or the GPU cannot take a variant that is code for it; nothing where they can.
+inline std::string misfit(const Request& request, const Entry& entry, const Variant& variant) {
+  if (request.kind == Kind::cpu) return "";
+  if (variant.ptx_isa == 0) {  // an older driver does not know the cubin's format
+    const int major = request.driver / 1000;
+    if (entry.cuda_major <= major) return "";
+    return std::string(entry.name) + " was compiled for CUDA " + std::to_string(entry.cuda_major) +
+           " and the driver is for " + std::to_string(major);
   }
+  const int taken = ptx_taken(request.driver);
+  const auto version = [](int isa) { return std::to_string(isa / 100) + "." + std::to_string(isa % 100); };
+  if (variant.ptx_isa > taken) {
+    return std::string(entry.name) + " is PTX " + version(variant.ptx_isa) + " and the driver takes " +
+           version(taken);
+  }
+  // Tuned on another architecture, which may have had more of it.
+  const Launch launch = entry.launch(request.values, Machine{});
+  const int64_t shared = std::max(launch.shared_bytes, launch.finish_shared_bytes);
+  if (shared <= request.max_shared_bytes) return "";
+  return std::string(entry.name) + " needs " + std::to_string(shared) +
+         " bytes of shared memory and the GPU has " + std::to_string(request.max_shared_bytes);
+}
+
+// The first variant of an entry that runs on this device and is enabled; -1 when there is none. Texts are
+// made only where `refusals` asks for them: a call that is answered pays for none.
+inline int usable_variant(const Request& request, const Entry& entry, const Variant* variants,
+                          Refusals* refusals) {
+  const auto add = [](std::string& all, const std::string& one) { all += (all.empty() ? "" : ", ") + one; };
+  std::string why;
+  bool off = false;
+  for (int number = entry.first_variant; number < entry.first_variant + entry.variant_count; ++number) {
+    if (!is_code_for(request, entry, variants[number])) continue;
+    const bool allowed = forced_variant() >= 0 ? forced_variant() == number : enabled_flags()[number] != 0;
+    if (!allowed && refusals == nullptr) continue;
+    std::string unfit = misfit(request, entry, variants[number]);
+    if (unfit.empty() && allowed) return number;
+    off = off || unfit.empty();
+    if (why.empty()) why = std::move(unfit);
+  }
+  if (refusals != nullptr && off) add(refusals->off, entry.name);
+  if (refusals != nullptr && !off && !why.empty()) add(refusals->unfit, why);
   return -1;
 }
 
@@ -84,27 +144,45 @@ inline bool better(const Candidate& a, const Candidate& b) {
   return a.entry->time_ms < b.entry->time_ms;
 }
 
-// All that may answer, the best first. `refused` names those whose frozen code must not run here.
+// All that may answer, the best first.
 inline std::vector<Candidate> select(const Operator& op, const Variant* variants, const Request& request,
-                                     std::string& refused) {
+                                     Refusals* refusals = nullptr) {
   std::vector<Candidate> found;
   for (int i = 0; i < op.entry_count; ++i) {
     const Entry& entry = op.entries[i];
     if (entry.kind != request.kind || entry.dtype != request.dtype) continue;
     if (entry.precision_eps > request.precision_eps || !entry.covers(request.values)) continue;
-    if (entry.kind == Kind::cuda && entry.level != request.level) continue;
-    const int number = usable_variant(request, entry, variants);
-    if (number < 0) {
-      refused += std::string(refused.empty() ? "" : ", ") + entry.name;
-      continue;
-    }
-    const Candidate candidate{&entry, number, model_rank(request, entry),
+    const int number = usable_variant(request, entry, variants, refusals);
+    if (number < 0) continue;
+    const Candidate candidate{&entry, number, model_rank(request, entry, variants[number]),
                               distance(op, entry, request.values)};
     size_t at = 0;
     while (at < found.size() && !better(candidate, found[at])) ++at;
     found.insert(found.begin() + static_cast<std::ptrdiff_t>(at), candidate);
   }
   return found;
+}
+
+// The package's operators.
+inline std::vector<const Operator*>& operators() {
+  static std::vector<const Operator*> all;
+  return all;
+}
+
+inline bool list_operator(const Operator& op) {
+  operators().push_back(&op);
+  return true;
+}
+
+// The variant that would answer first, -1 for the reference, -2 for an operator that is not there. Depends on
+// nothing but its arguments and on which variants are enabled.
+inline int choose(const std::string& qualified_name, const Request& request) {
+  for (const Operator* op : operators()) {
+    if (qualified_name != op->qualified_name) continue;
+    const std::vector<Candidate> found = select(*op, kVariants, request);
+    return found.empty() ? -1 : found.front().number;
+  }
+  return -2;
 }
 
 }  // namespace

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backward of a frozen operator: PyTorch's own formulas, on the tensors of the call and its result.
+
+Where the derivative of the chain follows from its result (`derivatives`), nothing is computed again. Else
+the reference is, and is differentiated. Both are made of PyTorch's operators, so they can be differentiated
+once more, and compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .derivatives import from_result
+from .fallback import own_precision
+
+if TYPE_CHECKING:
+    from .frozen import FrozenOp
+
+
+def gradients(
+    op: FrozenOp, grad: Tensor, result: Tensor | None, arguments: Sequence[Any], needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of the tensors, None for those that are not needed.
+
+    Args:
+        grad: of the output, of its shape.
+        result: the output, where ``op.layer`` reads it.
+        arguments: tensors, scalars, attributes.
+        needed: for each tensor.
+    """
+    tensors, scalars, attributes = op.split(arguments)
+    attributes = [_pair(a) for a in attributes]
+    if op.layer is not None:
+        names = [*op.tensors, *op.scalars, *op.attributes]
+        given = dict(zip(names, [*tensors, *scalars, *attributes], strict=True))
+        given |= {
+            n: _pair(v, d) for n, v, d in zip(op.attributes, attributes, op.attributes.values(), strict=True)
+        }
+        with own_precision(grad):
+            found = from_result(op, op.layer, grad, result, given, needed)
+        if found is not None:
+            return found
+    return _again(op, grad, tensors, scalars, attributes, needed)
+
+
+def _pair(value: Any, default: Any = None) -> Any:
+    """An attribute in its one form."""
+    if isinstance(default, tuple) and isinstance(value, int):
+        return (value,) * len(default)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _again(
+    op: FrozenOp,
+    grad: Tensor,
+    tensors: Sequence[Tensor | None],
+    scalars: Sequence[Any],
+    attributes: Sequence[Any],
+    needed: Sequence[bool],
+) -> list[Tensor | None]:
+    """The same by computing the reference again."""
+    again = torch.is_grad_enabled()  # the backward of this backward will be asked for
+    with torch.enable_grad(), own_precision(grad):
+        leaves = [_leaf(t, n, again) for t, n in zip(tensors, needed, strict=True)]
+        output = op.reference(*leaves, *scalars, *attributes)
+        wanted = [leaf for leaf, n in zip(leaves, needed, strict=True) if n and leaf is not None]
+        found = iter(torch.autograd.grad(output, wanted, grad, create_graph=again, materialize_grads=True))
+    return [next(found) if n else None for n in needed]
+
+
+def _leaf(tensor: Tensor | None, needed: bool, again: bool) -> Tensor | None:
+    """What is differentiated with respect to. An alias keeps the history that a second backward follows."""
+    if tensor is None:
+        return None
+    if not again:
+        return tensor.detach().requires_grad_(needed)
+    return tensor.view_as(tensor) if tensor.requires_grad or not needed else tensor.detach().requires_grad_()
+
+
+class Differentiable(torch.autograd.Function):
+    """The frozen operator with its gradient, for calls that nothing traces: an op with a gradient registered
+    in Python was seen to take ten times as long to call.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, op: FrozenOp, *arguments: Any) -> Tensor:
+        """Runs the plain op on tensors, scalars, attributes and the precision."""
+        ctx.op = op
+        output = op.overload(*arguments)
+        keep(ctx, op, arguments, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The gradients of the tensors."""
+        return (None, *backward(ctx, ctx.op, ctx.needs_input_grad[1:], grads[0]))
+
+
+def keep(ctx: Any, op: FrozenOp, arguments: Sequence[Any], output: Tensor) -> None:
+    """Saves what the backward reads."""
+    count = len(op.tensors)
+    reads_result = op.layer is not None and op.layer.reads_result
+    ctx.save_for_backward(*arguments[:count], output if reads_result else None)
+    ctx.rest = tuple(arguments[count:])
+
+
+def backward(ctx: Any, op: FrozenOp, needed: Sequence[bool], grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of all arguments of a call, None for what is no tensor."""
+    *tensors, result = ctx.saved_tensors
+    found = gradients(op, grad, result, [*tensors, *ctx.rest[:-1]], needed[: len(op.tensors)])
+    return (*found, *[None] * len(ctx.rest))

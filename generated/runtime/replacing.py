@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts frozen operators into a model: finds what they compute (torch.fx) and calls them instead."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from . import fallback, manifest, package
+from .forms import Held
+from .module import FrozenModule
+from .patterns import Match, Matcher
+from .tracing import Untraceable, trace
+
+if TYPE_CHECKING:
+    from .frozen import FrozenOp
+
+_DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A place where a frozen operator is called now.
+
+    Attributes:
+        operator: its name.
+        where: what it stands for, in the model's own names.
+        devices: for which there is a frozen kernel of these shapes; elsewhere PyTorch's reference answers.
+    """
+
+    operator: str
+    where: tuple[str, ...]
+    devices: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.operator} for {', '.join(self.where)} (frozen for {', '.join(self.devices) or 'none'})"
+
+
+@dataclass(frozen=True)
+class Left:
+    """A place that stays as it was, with the reason."""
+
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where} stays: {self.why}"
+
+
+@dataclass
+class Replacements:
+    """What became of a model: ``print`` shows it."""
+
+    replaced: list[Replaced] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.replaced)} replaced, {len(self.left)} left"]
+        return "\n".join([*lines, *(f"  {item}" for item in (*self.replaced, *self.left))])
+
+
+def replace(module: nn.Module, *, uncovered: bool = False) -> nn.Module:
+    """The model with frozen operators in place of the layers and functions that compute the same.
+
+    What an operator looks like follows from its declaration; it is found as layers of ``torch.nn``, as
+    functions, as methods and as arithmetic, in one ``forward`` or over several modules. Parameters stay where
+    they are, shared with ``module``: a state dict, an optimizer and ``train``/``eval`` go on as before.
+    Results are equal within the error class of the kernels; gradients too.
+
+    A ``forward`` is left alone where tracing could change its meaning: where it branches on values, on
+    ``self.training``, or sets autocast or gradients itself; then its submodules are looked at one by one.
+
+    Args:
+        module: the model; it is not changed.
+        uncovered: also where no frozen kernel covers the shapes, so that PyTorch's reference answers.
+
+    Returns:
+        A new module; its attribute ``replacements`` (``Replacements``) says what was replaced and what was
+        not, and why.
+    """
+    work = _Work(uncovered)
+    result = work.module(module, "")
+    if result is module:
+        result = copy.copy(module)
+    result.replacements = work.report  # type: ignore[assignment]
+    return result
+
+
+class _Work:
+    """One call of ``replace``."""
+
+    def __init__(self, uncovered: bool) -> None:
+        self.uncovered = uncovered
+        self.report = Replacements()
+        self.entries: Sequence[Mapping[str, Any]] = manifest.load().entries
+
+    def module(self, module: nn.Module, path: str) -> nn.Module:
+        """The module with what was found in it replaced; itself when nothing was."""
+        if isinstance(module, FrozenModule):
+            return module
+        functions = [op.function for op in package.OPERATORS.values()]
+        try:
+            graph = trace(module, functions)
+        except Untraceable as error:
+            children = list(module.named_children())
+            if children or path == "":
+                self.report.left.append(Left(path or type(module).__name__, str(error)))
+            return self._children(module, children, path)
+        before = len(self.report.replaced)
+        _Graph(self, module, graph, path).rewrite()
+        if len(self.report.replaced) == before:
+            return module
+        graph.lint()
+        return _rebuilt(module, graph)
+
+    def _children(self, module: nn.Module, children: Sequence[tuple[str, nn.Module]], path: str) -> nn.Module:
+        changed = {}
+        for name, child in children:
+            new = self.module(child, f"{path}.{name}" if path else name)
+            if new is not child:
+                changed[name] = new
+        if not changed:
+            return module
+        result = copy.copy(module)
+        result._modules = {**module._modules, **changed}  # type: ignore[assignment]
+        return result
+
+
+class _Graph:
+    """The rewriting of one traced module."""
+
+    def __init__(self, work: _Work, module: nn.Module, graph: fx.Graph, path: str) -> None:
+        self.work, self.root, self.graph, self.path = work, module, graph, path
+        self.modules = dict(module.named_modules())
+        self.done: set[fx.Node] = set()
+
+    def rewrite(self) -> None:
+        """Replaces every place where an operator begins, the operator of most steps first."""
+        matchers = list(self._matchers())
+        for node in list(self.graph.nodes):
+            if node in self.done or node.op in ("placeholder", "get_attr", "output"):
+                continue
+            begins = [m for m in matchers if m.begins(node)]
+            reasons = [self._try(m, node) for m in begins if node not in self.done]
+            if reasons and node not in self.done:
+                why = "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+                self.work.report.left.append(Left(self._where(node), why))
+
+    def _matchers(self) -> Iterator[Matcher]:
+        found = []
+        for op in package.OPERATORS.values():
+            try:
+                found.append(Matcher(op, self.modules, self.tensor_of))
+            except ValueError as error:
+                self.work.report.left.append(Left(op.name, str(error)))
+        return iter(sorted(found, key=lambda m: -len(m.steps)))
+
+    def _try(self, matcher: Matcher, node: fx.Node) -> str:
+        match = matcher.match(node)
+        if isinstance(match, str):
+            return match
+        devices = self._devices(matcher.op, match)
+        if not devices and not self.work.uncovered:
+            return f"no frozen {matcher.op.name} has {self._shapes(matcher.op, match)}"
+        where = tuple(self._where(n) for n in match.nodes)
+        self._put(matcher.op, match)
+        self.work.report.replaced.append(Replaced(matcher.op.name, where, devices))
+        return ""
+
+    def _devices(self, op: FrozenOp, match: Match) -> tuple[str, ...]:
+        """What kernels of these parameters are frozen for."""
+        found = []
+        weight = self.tensor_of(match.bound[op.tensors[1]]) if len(op.tensors) > 1 else None
+        for entry in self.work.entries:
+            if entry["operator"] != op.name or (
+                weight is not None and entry["dtype"] != _DTYPES.get(weight.dtype)
+            ):
+                continue
+            wanted = entry["attributes"]
+            if any(list_of(match.bound[name]) != list_of(value) for name, value in wanted.items()):
+                continue
+            if all(self._fits(op, match, name, entry["checks"][0][name]) for name in op.tensors[1:]):
+                found.append(f"{entry['target']['arch']}")
+        return tuple(dict.fromkeys(found))
+
+    def _fits(self, op: FrozenOp, match: Match, name: str, shape: Sequence[int] | None) -> bool:
+        tensor = self.tensor_of(match.bound[name])
+        if tensor is None or shape is None:
+            return tensor is None and shape is None
+        if name in match.broadcast:
+            return tensor.numel() == math.prod(shape)
+        return list(tensor.shape) == list(shape)
+
+    def _shapes(self, op: FrozenOp, match: Match) -> str:
+        tensors = {name: self.tensor_of(match.bound[name]) for name in op.tensors[1:]}
+        said = [f"{name} {list(t.shape) if t is not None else None}" for name, t in tensors.items()]
+        said += [
+            f"{name} {match.bound[name]}"
+            for name, usual in op.attributes.items()
+            if match.bound[name] != usual
+        ]
+        commands = f"coldforge tune {op.name}, then {fallback.freeze_command(op.name)}"
+        return f"{', '.join(said)}; tune one with: {commands}"
+
+    def _put(self, op: FrozenOp, match: Match) -> None:
+        """Calls the operator after the last of the matched nodes, and takes these out."""
+        last = match.nodes[-1]
+        first_input = next(a for a in match.nodes[0].args if isinstance(a, fx.Node))
+        with self.graph.inserting_before(last):
+            tensors = [first_input, *(self._argument(op, match, name) for name in op.tensors[1:])]
+            scalars = [float(match.bound[name]) for name in op.scalars]
+            attributes = {name: match.bound[name] for name in op.attributes}
+            new = self.graph.call_function(op.function, (*tensors, *scalars), attributes)
+        last.replace_all_uses_with(new)
+        for node in reversed(match.nodes):
+            self.graph.erase_node(node)
+        self.done |= set(match.nodes)
+
+    def _argument(self, op: FrozenOp, match: Match, name: str) -> fx.Node | None:
+        given = match.bound[name]
+        if given is None:
+            return None
+        tensor = self.tensor_of(given)
+        node = self.graph.get_attr(given.path) if isinstance(given, Held) else given
+        if name not in match.broadcast or tensor is None:
+            return node
+        shape = op.vector_shapes[name]
+        flat = tensor.dim() == len(shape) and all(
+            a == -1 or a == b for a, b in zip(shape, tensor.shape, strict=True)
+        )
+        return node if flat else self.graph.call_method("reshape", (node, *shape))
+
+    def tensor_of(self, value: Any) -> Tensor | None:
+        """The tensor of the model that a value is in every call."""
+        if isinstance(value, Held):
+            return _attribute(self.root, value.path)
+        if not isinstance(value, fx.Node):
+            return None
+        if value.op == "get_attr":
+            return _attribute(self.root, str(value.target))
+        if value.op != "call_method" or value.target not in ("view", "reshape", "unsqueeze", "squeeze"):
+            return None
+        base = self.tensor_of(value.args[0])
+        if base is None or any(isinstance(a, fx.Node) for a in value.args[1:]):
+            return None
+        return getattr(base, str(value.target))(*value.args[1:], **value.kwargs)
+
+    def _where(self, node: fx.Node) -> str:
+        """The node in the model's own names."""
+        name = str(node.target) if node.op == "call_module" else node.name
+        return f"{self.path}.{name}" if self.path else name
+
+
+def list_of(value: Any) -> list[Any]:
+    """One number or several, as a list."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _attribute(root: nn.Module, path: str) -> Tensor | None:
+    value: Any = root
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value if isinstance(value, Tensor) else None
+
+
+def _rebuilt(module: nn.Module, graph: fx.Graph) -> nn.Module:
+    """A module that runs the graph on the very submodules, parameters and buffers of the old one, so that its
+    state dict has the same names in the same order, those that the graph does not read among them.
+    """
+    result = fx.GraphModule(module, graph, type(module).__name__)
+    # Plain tensors that the forward reads are held, but belong to no state dict.
+    plain = {n: t for n, t in result._buffers.items() if n not in module._buffers}
+    result._modules, result._parameters = dict(module._modules), dict(module._parameters)
+    result._buffers = {**module._buffers, **plain}
+    result._non_persistent_buffers_set = {*module._non_persistent_buffers_set, *plain}
+    result.training = module.training
+    return result
