@@ -58,11 +58,7 @@ class WarmGaussianProcess(GaussianProcess):
 
 
 def expectation(encoding: Encoding, sibling: History) -> np.ndarray:
-    """float64 [points]: what a study leads to expect of each point in a sibling, around a median of 0.
-
-    What its points do not have in common with their neighbours is noise to the process that smooths them, so
-    a study without any structure expects next to the same everywhere.
-    """
+    """float64 [points]: what a study leads to expect of each point in a sibling, around a median of 0."""
     values = sibling.objective({})
     kept = np.arange(len(values))
     if len(values) > _MOST_LEARNED:
