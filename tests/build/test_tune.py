@@ -257,7 +257,7 @@ def test_a_device_that_tells_no_energy_is_one_line(
         ([OP, "--dtype", "fp8"], "unknown dtype"),
         ([OP, "--precision", "fp8"], "unknown precision"),
         ([OP, "--devices", "0,1"], "--devices 0,1: one device a run"),
-        ([OP, "--warm-start", "auto"], "--warm-start auto: not available"),
+        ([OP, "--warm-start", "nope"], "unknown study 'nope'"),
         ([OP, "--objective", "speed"], "'speed' is not one of 'time', 'energy'"),
         ([OP, "--storage", "nonsense"], "storage URL 'nonsense' is malformed"),
         ([OP, "--shape", "N=x"], "expected NAME=INTEGER"),

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from faulty_family import NAME
@@ -51,6 +50,15 @@ def _looker(tuning: Tuning) -> subprocess.Popen[str]:
     return subprocess.Popen(_FOLLOW, env=tuning.environment, stdout=pipe, stderr=pipe, text=True)
 
 
+def _terminal(tuning: Tuning) -> tuple[subprocess.Popen[bytes], int]:
+    """The same on a terminal, and what reads its screen."""
+    screen, terminal = pty.openpty()
+    environment = {**tuning.environment, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"}
+    process = subprocess.Popen(_FOLLOW, env=environment, stdout=terminal, stderr=subprocess.PIPE)
+    os.close(terminal)
+    return process, screen
+
+
 def _finished(line: str) -> int:
     found = re.search(r": (\d+) configs", line)
     assert found, line
@@ -59,19 +67,26 @@ def _finished(line: str) -> int:
 
 def test_it_ends_with_the_run(tuning: Tuning) -> None:
     with _run(tuning, 20) as run:
-        looker = _looker(tuning)
+        looker, (terminal, screen) = _looker(tuning), _terminal(tuning)
+        drawn = b""
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
+            while part := os.read(screen, 65536):
+                drawn += part
+        os.close(screen)
+        assert (terminal.communicate(timeout=60)[1], terminal.returncode) == (b"", 0)
         out, err = looker.communicate(timeout=300)
-        assert looker.returncode == 0, err
+        assert (looker.returncode, err) == (0, "")
         tuning.finish(run)
     lines = out.splitlines()
     counts = [_finished(line) for line in lines]
     assert counts == sorted(counts)
-    assert counts[-1] == 20
-    assert counts[0] < 20
+    assert counts[0] < counts[-1] == 20
     assert lines[-1].endswith("finals held")
     assert not any("finals held" in line for line in lines[:-1])
-    assert err == ""
     assert "\x1b" not in out
+    assert b"\x1b[1A" in drawn  # lines are drawn over
+    assert b"\x1b[?25h" in drawn  # the cursor is back
+    assert b"20 ok" in drawn
 
 
 def test_it_ends_soon_after_a_run_that_was_killed(tuning: Tuning) -> None:
@@ -102,26 +117,3 @@ def test_interrupts_and_closed_pipes_end_it(tuning: Tuning) -> None:
         told = closed.stderr.read()
         assert closed.wait(timeout=300) == 1
         assert "Traceback" not in told
-
-
-def test_on_a_terminal_it_is_drawn_in_place(tuning: Tuning, tmp_path: Path) -> None:
-    with _run(tuning, 40) as run:
-        ours, theirs = pty.openpty()
-        looker = subprocess.Popen(
-            _FOLLOW,
-            env={**tuning.environment, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"},
-            stdout=theirs,
-            stderr=subprocess.PIPE,
-        )
-        os.close(theirs)
-        screen = b""
-        with contextlib.suppress(OSError):  # the terminal's other end is closed
-            while part := os.read(ours, 65536):
-                screen += part
-        os.close(ours)
-        _, err = looker.communicate(timeout=60)
-        assert (looker.returncode, err) == (0, b"")
-        tuning.finish(run)
-    assert b"\x1b[1A" in screen  # lines are drawn over
-    assert b"\x1b[?25h" in screen  # the cursor is back
-    assert b"40 ok" in screen

@@ -4,7 +4,7 @@
 The other study gives each point an expectation, by a process of its own. The process of this study explains
 what is left when a share of that expectation is subtracted, and the share is what the times seen here bear
 out: none, unless they are clearly more likely with it. So a study that has nothing to do with this one costs
-little more than the two points that it was asked for.
+little more than the three points that it was asked for.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .history import History
 from .start import START, spread_points
 from .surrogate import Surrogate
 
-_OTHERS = 2
+_OTHERS = 3
 """Points to begin with that the other study likes; the rest of `START` is spread."""
-_JUDGE_AT = 4
-"""Points after which it may be believed, and the rest of the spread points left out."""
 _LIKED = 0.1
 """The share of all points that count as liked."""
 _SHARES = np.arange(0.0, 1.51, 0.1)
+_DOUBT = 2.0
+"""How much likelier the times must be with a share: this many times the logarithm of their count."""
 _MOST_LEARNED, _BEST_LEARNED = 400, 150
 """Of a longer history as many are learned from, the best among them."""
 _STEPS = 30
@@ -49,18 +49,6 @@ class WarmGaussianProcess(GaussianProcess):
         self._start = liked_and_apart(self._encoding, self._expected, _OTHERS) + spread
         self._share = 0.0
 
-    def _next_of_start(self, history: History) -> int | None:
-        if self._start and _JUDGE_AT <= len(history) < START and self._believed(history):
-            self._start = []
-        return super()._next_of_start(history)
-
-    def _believed(self, history: History) -> bool:
-        values = history.objective(self._guesses)
-        model = Surrogate(self._encoding)  # of so few points no weights are to be learned
-        model.fit(history.points, values, np.arange(1), 0)
-        self._share = share_of(model, values, self._expected[history.points])
-        return self._share > 0
-
     def _expect(self, history: History, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         here = self._expected[history.points]
         self._update(history, values - self._share * here)
@@ -70,11 +58,7 @@ class WarmGaussianProcess(GaussianProcess):
 
 
 def expectation(encoding: Encoding, sibling: History) -> np.ndarray:
-    """float64 [points]: what a study leads to expect of each point in a sibling, around a median of 0.
-
-    What its points do not have in common with their neighbours is noise to the process that smooths them, so
-    a study without any structure expects next to the same everywhere.
-    """
+    """float64 [points]: what a study leads to expect of each point in a sibling, around a median of 0."""
     values = sibling.objective({})
     kept = np.arange(len(values))
     if len(values) > _MOST_LEARNED:
@@ -113,4 +97,4 @@ def share_of(model: Surrogate, values: np.ndarray, expected: np.ndarray) -> floa
     count = len(values)
     losses = [count * model.misfit(values - share * expected) + share**2 for share in _SHARES]
     best = int(np.argmin(losses))
-    return float(_SHARES[best]) if losses[best] < losses[0] - 2 * math.log(count) else 0.0
+    return float(_SHARES[best]) if losses[best] < losses[0] - _DOUBT * math.log(count) else 0.0
