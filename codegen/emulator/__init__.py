@@ -8,7 +8,7 @@ does; a word of PTX is a named wrapper with a twin, and tests compare the two on
 
 from __future__ import annotations
 
-from .build import BUILDS
+from .build import BUILDS, unset_reads
 from .findings import Actor, Finding, Place
 from .job import Array, Call
 from .run import Emulation, emulate, emulate_calls
@@ -25,5 +25,6 @@ __all__ = [
     "emulate",
     "emulate_calls",
     "emulate_variant",
+    "unset_reads",
     "variant_call",
 ]

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import platform
 import re
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,8 +44,8 @@ _KERNEL_FLAGS = (
     "-fno-strict-aliasing",
     "-fno-math-errno",
     "-ffp-contract=off",
-    "-w",
 )
+_INCLUDE = (f"-I{NATIVE}/shim/cuda", "-include", f"{NATIVE}/shim/shim.h")
 # Only the kernel is instrumented, never the emulator. What the instrumentation calls is in the runner.
 _INSTRUMENTATION = {
     "plain": ("-O1",),
@@ -59,6 +60,10 @@ _INSTRUMENTATION = {
     "race": ("-O1", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
 }
 BUILDS = tuple(_INSTRUMENTATION)
+# A variable that is read before it is set is some number on the CPU; NVRTC may leave out what depends on it.
+# At -O1 g++ follows members of structures through inlined functions.
+_READS = ("-O1", "-Wuninitialized", "-Wmaybe-uninitialized")
+_UNSET = re.compile(r"^(?P<place>\S+:\d+:\d+): warning: (?P<what>.+) (?:is|may be) used uninitialized", re.M)
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-rtti", "-fno-exceptions")
 _ARCH_TEST = re.compile(r"\b__CUDA_ARCH__\b")
 
@@ -102,6 +107,12 @@ def _gcc() -> tuple[str, str]:
     return find_compiler()[0], version
 
 
+def _arch_defines(arch: str, text: str) -> tuple[str, ...]:
+    if not _ARCH_TEST.search(text):
+        return ()
+    return (f"-D__CUDA_ARCH__={arch.removeprefix('sm_').rstrip('af')}0",)
+
+
 def kernel_library(
     source: KernelSource, build: str, cache: Cache, arch: str = "sm_90", template: Path | None = None
 ) -> Artifact:
@@ -122,18 +133,15 @@ def kernel_library(
     """
     text = for_host(source.text, template)
     path, compiler = _gcc()
-    defines = (
-        (f"-D__CUDA_ARCH__={arch.removeprefix('sm_').rstrip('af')}0",) if _ARCH_TEST.search(text) else ()
-    )
-    flags = (*_KERNEL_FLAGS, *_machine_flags(), *_INSTRUMENTATION[_checked(build)], *defines)
-    include = (f"-I{NATIVE}/shim/cuda", "-include", f"{NATIVE}/shim/shim.h")
+    defines = _arch_defines(arch, text)
+    flags = (*_KERNEL_FLAGS, "-w", *_machine_flags(), *_INSTRUMENTATION[_checked(build)], *defines)
 
     def make(work: Path) -> Artifact:
         started = time.perf_counter()
         write_text(work / "kernel.cu", text)
         maps = {work: ".", work.resolve(): ".", NATIVE: OWN_LINES}
         places = [f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items()]
-        command = [path, *flags, *places, *include, "-x", "c++", "-c", "kernel.cu", "-o", "kernel.o"]
+        command = [path, *flags, *places, *_INCLUDE, "-x", "c++", "-c", "kernel.cu", "-o", "kernel.o"]
         run_compiler(command, work, TIME_LIMIT_S, source.name)
         # Linked without the instrumentation's libraries.
         run_compiler([path, "-shared", "kernel.o", "-o", "kernel.so"], work, TIME_LIMIT_S, source.name)
@@ -141,6 +149,32 @@ def kernel_library(
         return _artifact(work / "kernel.so", source.digest, source.name, compiler, flags, started)
 
     return cache.get_or_build(entry_key(text, compiler, (*flags, native_digest()), build), make)
+
+
+def unset_reads(source: KernelSource, template: Path | None = None) -> list[str]:
+    """Variables that may be read before they are set, as g++ sees it; it executes nothing.
+
+    Args:
+        source: What NVRTC would get.
+        template: As of `kernel_library`.
+
+    Returns:
+        For each of them the place, by the text's `#line` marks, and its name: "FILE:LINE:COLUMN: x may ...".
+
+    Raises:
+        As `kernel_library`.
+    """
+    path = _gcc()[0]
+    text = for_host(source.text, template)
+    flags = (*_KERNEL_FLAGS, *_machine_flags(), *_READS, *_arch_defines("sm_90", text))
+    with tempfile.TemporaryDirectory(prefix="coldforge-") as folder:
+        work = Path(folder)
+        write_text(work / "kernel.cu", text)
+        command = [path, *flags, *_INCLUDE, "-x", "c++", "-S", "kernel.cu", "-o", "/dev/null"]
+        log = run_compiler(command, work, TIME_LIMIT_S, source.name)
+    # The last word of what g++ names is the member; the others are its type's.
+    said = [(found["place"], re.findall(r"[A-Za-z_]\w*", found["what"])) for found in _UNSET.finditer(log)]
+    return list(dict.fromkeys(f"{at}: {name[-1]} may be read before it is set" for at, name in said if name))
 
 
 def runner(build: str, cache: Cache, extra_flags: tuple[str, ...] = ()) -> Artifact:

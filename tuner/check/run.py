@@ -11,7 +11,7 @@ from typing import Any
 
 from ...codegen.compile import Cache
 from ...codegen.compile.process import Leash
-from ...codegen.emulator import Call, Emulation, Finding, Place, emulate_calls, variant_call
+from ...codegen.emulator import Call, Emulation, Finding, Place, emulate_calls, unset_reads, variant_call
 from ...codegen.emulator.lines import LineMap
 from ...codegen.errors import CompileError
 from ...codegen.render import KernelSource, render
@@ -83,6 +83,11 @@ def check_config(
     ]
     cases, calls = _affordable(cases, calls)
     faults: list[Fault] = []
+    try:
+        faults += _unset(source, space)
+    except CompileError as error:
+        faults.append(refused(error, source, space, "static"))
+        return Checked(space, config, time.perf_counter() - started, tuple(faults))
     for build in BUILDS:
         try:
             results = emulate_calls(source, calls, build=build, cache=cache, template=space.file)
@@ -92,6 +97,15 @@ def check_config(
         for case, result in zip(cases, results, strict=True):
             faults += _faults(case, result, build)
     return Checked(space, config, time.perf_counter() - started, tuple(faults))
+
+
+def _unset(source: KernelSource, space: Space) -> list[Fault]:
+    """What may be read before it is set, at the line of the template or header."""
+    found = []
+    for said in unset_reads(source, space.file):
+        text, place = LineMap(source.text, space.file).told(said, said)
+        found.append(Fault("uninitialised", text, "static", "compiling", refused_at=place))
+    return found
 
 
 def refused(error: CompileError, source: KernelSource, space: Space, build: str) -> Fault:

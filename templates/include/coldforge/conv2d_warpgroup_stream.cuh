@@ -28,7 +28,7 @@ struct ResultWriter {
   bool in_pairs;
 
   __device__ __forceinline__ ResultWriter(typename G::Shared& shared, const Conv2dSizes& sizes)
-      : sizes(sizes), written(0) {
+      : sizes(sizes), start(0), from{0, 0}, written(0), in_pairs(false) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) slots[row] = ring_of(shared, static_cast<u32>(channel_of(row)));
   }
@@ -117,8 +117,10 @@ struct ResultSender {
   __device__ __forceinline__ ResultSender(unsigned char* rings, u32 first, int oc0, const Conv2dSizes& sizes)
       : channel(first + lane() / LANES),
         rings(rings + channel * G::RING + lane() % LANES * PIECE),
+        own(0),
         plane(static_cast<u64>(sizes.H_out) * static_cast<u32>(sizes.W_out) * SIZE),
         written(0),
+        sent(0),
         channels(min(G::OC_TILE, G::C_OUT - oc0)) {}
 
   // Starts a run at `to`, in the block's first channel.
