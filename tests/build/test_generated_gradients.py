@@ -138,7 +138,7 @@ def test_transforms_of_functions(package: ModuleType, name: str) -> None:
     op, plain = getattr(package, name), _plain(name)
     x, *rest = _tensors(name)
     batch = torch.stack([x, 2 * x, -x])
-    close = {"rtol": 1e-4, "atol": 1e-5}
+    close: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
     want = torch.stack([plain(t, *rest) for t in batch])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -233,7 +233,8 @@ def test_a_gradient_without_a_second_forward(package: ModuleType) -> None:
     for slope in (0.0, -0.5):
         ours, theirs = _leaves(_tensors(CONV)), _leaves(_tensors(CONV))
         package.conv2d_divide_leaky_relu(*ours, 2.0, slope).square().sum().backward()
-        F.leaky_relu(F.conv2d(*theirs) / 2.0, slope).square().sum().backward()
+        x, weight, bias = theirs
+        F.leaky_relu(F.conv2d(x, weight, bias) / 2.0, slope).square().sum().backward()
         for own, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(own.grad, other.grad, rtol=1e-4, atol=1e-4)
 

@@ -222,7 +222,7 @@ def test_several_shapes_make_one_study_each_and_are_frozen_together(home: Path, 
     assert len({run["study"] for run in runs}) == len(runs) == 2
     folder = ["--package", "cf_shapes", "--out", str(tmp_path), "--no-build", "--json"]
     frozen = json.loads(_run(home, "freeze", OP, *folder).stdout)
-    assert [entry["what"] for entry in frozen["entries"]] == ["added", "added"]
+    assert {entry["what"] for entry in frozen["entries"]} == {"added"}
     entries = json.loads((tmp_path / "cf_shapes" / "manifest.json").read_text())["entries"]
     tuned = {tuple(e["workload"][n] for n in "NHW") for e in entries}
     assert {(1, 20, 20), (2, 9, 31)} <= tuned
