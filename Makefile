@@ -15,7 +15,7 @@ CXX_SOURCES := $(shell git ls-files 'templates/include/*.cuh' 'templates/include
 
 help:
 	@echo "make demo      tune, freeze, import and compare a kernel on this machine (three to four minutes)"
-	@echo "make test      lint, then every test that needs no GPU (about twenty-five minutes on two cores)"
+	@echo "make test      lint, then every test that needs no GPU (about half an hour on two cores)"
 	@echo "make test-all  the slow tests too"
 	@echo "make lint      ruff, pyright, clang-format: what pre-commit and CI run"
 	@echo "make format    let the formatters rewrite the sources"
