@@ -362,7 +362,7 @@ def test_a_device_fault_is_a_crash_and_the_worker_is_replaced(
     assert client.starts == starts + 1
 
 
-def test_time_limits_follow_the_work(make: Make) -> None:
+def test_time_limits_follow_the_work(make: Make, settings: Settings) -> None:
     request = make()
     assert time_limit_s(request) == 60.0
     heavy = replace(request, flops=20 * 10**9)
@@ -370,6 +370,9 @@ def test_time_limits_follow_the_work(make: Make) -> None:
     assert time_limit_s(replace(heavy, best_ms=50.0)) == 60.0 + 10.0 + 20.0
     # A first variant that hangs on a GPU is not waited for as long as a slow CPU would be.
     assert time_limit_s(heavy, slow_flops=SLOW_FLOPS["cuda"]) == pytest.approx(60.0 + 21 * 0.2)
+    with WorkerClient(cuda_target("sm_90"), settings) as client:
+        base_s = settings.trial_limit_s
+        assert client._limit_s(heavy) == pytest.approx(base_s + 21 * 0.2)
 
 
 def test_an_interrupt_before_the_worker_is_started_still_closes(
