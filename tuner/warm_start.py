@@ -20,7 +20,7 @@ from .stored import ABOUT, checked
 from .study import Study, find_study, list_studies
 
 _AUTO = "auto"
-_LEAST = 8
+_LEAST = 4
 """Timed configs that are legal here, below which a study is not looked at unless it was named."""
 _WINNERS = 3
 

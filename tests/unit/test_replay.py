@@ -271,3 +271,34 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["replay", *paths, "--sampler", "nope"]) == 2
     assert run(["replay"]) == 2
     assert run(["replay", paths[0], "--seeds", "0"]) == 2
+
+
+def test_the_command_with_another_space_to_begin_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = (str(_write(tmp_path, name, LINE)) for name in ("here.csv", "there.csv"))
+    other = str(_write(tmp_path, "other.csv", "Z,time_ms\n1,2.0\n2,1.0\n"))
+    none_timed = "X,KIND,time_ms\n0,plain,\n1,plain,\n77,plain,1.0\n"
+    nothing = str(_write(tmp_path, "nothing.csv", none_timed))
+    arguments = ["replay", here, "--seeds", "4", "--budget", "10", "--sampler", "gp", "--sampler", "random"]
+    for trials in ("5", "all"):
+        assert run([*arguments, "--warm-start", there, "--warm-trials", trials, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["warm_start"], found["warm_trials"]) == ("there", "all" if trials == "all" else 5)
+        kinds = [(row["sampler"], row["warm_start"]) for row in found["rows"]]
+        assert kinds == [("gp", None), ("gp", "there"), ("random", None), ("random", "there")]
+        assert kinds == [(total["sampler"], total["warm_start"]) for total in found["overall"]]
+        for pair, cold, warm in zip(found["compared"], found["rows"][::2], found["rows"][1::2], strict=True):
+            fewer = cold["to_5pct_geomean"] / warm["to_5pct_geomean"]
+            assert pair["fewer_5pct_geomean"] == pytest.approx(fewer, abs=0.01)
+        if trials == "all":  # the very same space: its best is the first
+            assert [row["to_1pct_median"] for row in found["rows"][1::2]] == [1.0, 1.0]
+    assert run([*arguments, "--warm-start", there]) == 0
+    assert "here, gp: begun with there, " in capsys.readouterr().out
+    for source, said in ((other, "no config that has a time there"), (nothing, "no config that has a time")):
+        assert run([*arguments, "--warm-start", source]) == 2
+        assert said in capsys.readouterr().err
+    for trials in ("none", "0", "-1", "1000000", "²"):
+        assert run([*arguments, "--warm-start", there, "--warm-trials", trials]) == 2
+        assert "expected a number of configs up to 100000, or all" in capsys.readouterr().err
+    assert run([*arguments, "--warm-start", str(tmp_path / "gone.csv")]) == 2
