@@ -75,6 +75,7 @@ _BINARY = {
     operator.truediv: "div",
     operator.itruediv: "div",
 }
+_IN_PLACE = {operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem}
 _NAMES = {"subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div"} | {
     "minimum": "min",
     "maximum": "max",
@@ -132,6 +133,15 @@ def form_of(node: fx.Node, value: fx.Node | None, modules: Mapping[str, nn.Modul
     return _plain(word, rest, named)
 
 
+def changes_in_place(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether the node writes into what it is given, as far as PyTorch's names and options tell."""
+    if node.op == "call_module":
+        return bool(getattr(modules[str(node.target)], "inplace", False))
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    inplace = (name.endswith("_") and not name.endswith("__")) or node.target in _IN_PLACE
+    return inplace or bool(node.kwargs.get("inplace")) or "out" in node.kwargs
+
+
 def _word(node: fx.Node) -> str | None:
     if node.op == "call_method":
         name = str(node.target).rstrip("_")
@@ -150,10 +160,15 @@ def _is_torch(target: Any) -> bool:
     return any(getattr(place, name, None) is target for place in (torch, F, torch.special)) if name else False
 
 
+def calls_its_class_alone(module: nn.Module) -> bool:
+    """Whether a call of the module is its class's ``forward`` alone: no hooks, and none set on it."""
+    return "forward" not in vars(module) and not any(getattr(module, hooks, None) for hooks in _HOOKS)
+
+
 def _module_form(path: str, module: nn.Module) -> Form | None:
-    """The step of a layer. One with hooks, or of a class of its own, may do anything."""
+    """The step of a layer. One that does more, or of a class of its own, may do anything."""
     word = _MODULES.get(type(module))
-    if word is None or any(getattr(module, hooks, None) for hooks in _HOOKS):
+    if word is None or not calls_its_class_alone(module):
         return None
     if getattr(module, "padding_mode", "zeros") != "zeros":
         return None

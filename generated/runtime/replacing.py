@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from . import fallback, manifest, package
-from .forms import Held
+from .arguments import PRECISIONS
+from .forms import Held, calls_its_class_alone, changes_in_place
 from .module import FrozenModule
 from .patterns import Match, Matcher
+from .rewritten import rebuilt
 from .tracing import Untraceable, trace
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ def replace(module: nn.Module, *, uncovered: bool = False) -> nn.Module:
     Results are equal within the error class of the kernels; gradients too.
 
     A ``forward`` is left alone where tracing could change its meaning: where it branches on values, on
-    ``self.training``, or sets autocast or gradients itself; then its submodules are looked at one by one.
+    ``self.training`` or on whether an argument is None, sets autocast or gradients itself, makes tensors,
+    draws random numbers or keeps something on the module; then its submodules are looked at one by one.
 
     Args:
         module: the model; it is not changed.
@@ -82,8 +85,14 @@ def replace(module: nn.Module, *, uncovered: bool = False) -> nn.Module:
 
     Returns:
         A new module; its attribute ``replacements`` (``Replacements``) says what was replaced and what was
-        not, and why.
+        not, and why. Where something was replaced within a ``forward``, its module is a ``fx.GraphModule``
+        now: it has the submodules, parameters and buffers of the old one, no other attributes or methods.
+
+    Raises:
+        TypeError: ``module`` is no module.
     """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     work = _Work(uncovered)
     result = work.module(module, "")
     if result is module:
@@ -104,12 +113,11 @@ class _Work:
         """The module with what was found in it replaced; itself when nothing was."""
         if isinstance(module, FrozenModule):
             return module
-        functions = [op.function for op in package.OPERATORS.values()]
         try:
-            graph = trace(module, functions)
+            graph = trace(module)
         except Untraceable as error:
-            children = list(module.named_children())
-            if children or path == "":
+            children = list(module.named_children()) if error.inside else []
+            if children or path == "" or not error.inside:
                 self.report.left.append(Left(path or type(module).__name__, str(error)))
             return self._children(module, children, path)
         before = len(self.report.replaced)
@@ -117,7 +125,7 @@ class _Work:
         if len(self.report.replaced) == before:
             return module
         graph.lint()
-        return _rebuilt(module, graph)
+        return rebuilt(module, graph)
 
     def _children(self, module: nn.Module, children: Sequence[tuple[str, nn.Module]], path: str) -> nn.Module:
         changed = {}
@@ -146,6 +154,9 @@ class _Graph:
         for node in list(self.graph.nodes):
             if node in self.done or node.op in ("placeholder", "get_attr", "output"):
                 continue
+            if node.op == "call_module" and _is_closed(self.modules[str(node.target)]):
+                why = "it is called as a whole: it has hooks, or a forward that was set on it"
+                self.work.report.left.append(Left(self._where(node), why))
             begins = [m for m in matchers if m.begins(node)]
             reasons = [self._try(m, node) for m in begins if node not in self.done]
             if reasons and node not in self.done:
@@ -165,28 +176,49 @@ class _Graph:
         match = matcher.match(node)
         if isinstance(match, str):
             return match
+        if why := self._unfit(matcher.op, match):
+            return why
         devices = self._devices(matcher.op, match)
         if not devices and not self.work.uncovered:
             return f"no frozen {matcher.op.name} has {self._shapes(matcher.op, match)}"
+        if not devices and (name := self._lonely(match)):
+            return f"{name} has one element, so how many channels it is for is not known"
         where = tuple(self._where(n) for n in match.nodes)
         self._put(matcher.op, match)
         self.work.report.replaced.append(Replaced(matcher.op.name, where, devices))
         return ""
 
+    def _unfit(self, op: FrozenOp, match: Match) -> str:
+        """Why the operator cannot stand there, whatever is frozen; empty when it can."""
+        tensors = {name: self.tensor_of(match.bound[name]) for name in op.tensors[1:]}
+        dtypes = {t.dtype for t in tensors.values() if t is not None}
+        if len(dtypes) > 1:
+            return f"its tensors are of several dtypes: {', '.join(sorted(map(str, dtypes)))}"
+        for user in match.nodes[-1].users:
+            if changes_in_place(user, self.modules) and op.layer is not None and op.layer.reads_result:
+                return f"{user.name} changes its result in place, which the gradient of {op.name} reads"
+        return ""
+
+    def _lonely(self, match: Match) -> str:
+        """A channel vector that would be stretched over the channels; empty when there is none."""
+        given = {name: self.tensor_of(match.bound[name]) for name in match.broadcast}
+        return next(
+            (name for name, tensor in given.items() if tensor is not None and tensor.numel() == 1), ""
+        )
+
     def _devices(self, op: FrozenOp, match: Match) -> tuple[str, ...]:
-        """What kernels of these parameters are frozen for."""
-        found = []
+        """What kernels of these parameters are frozen for, in the error class of their dtype."""
         weight = self.tensor_of(match.bound[op.tensors[1]]) if len(op.tensors) > 1 else None
-        for entry in self.work.entries:
-            if entry["operator"] != op.name or (
-                weight is not None and entry["dtype"] != _DTYPES.get(weight.dtype)
-            ):
-                continue
-            wanted = entry["attributes"]
-            if any(list_of(match.bound[name]) != list_of(value) for name, value in wanted.items()):
-                continue
-            if all(self._fits(op, match, name, entry["checks"][0][name]) for name in op.tensors[1:]):
-                found.append(f"{entry['target']['arch']}")
+        found = [
+            str(entry["target"]["arch"])
+            for entry in self.work.entries
+            if entry["operator"] == op.name
+            and (weight is None or entry["dtype"] == _DTYPES.get(weight.dtype))
+            and PRECISIONS[entry["precision"]] <= PRECISIONS[entry["dtype"]]
+            and all(list_of(match.bound[n]) == list_of(value) for n, value in entry["attributes"].items())
+            and any(entry["checks"])
+            and all(self._fits(op, match, n, entry["checks"][0].get(n)) for n in op.tensors[1:])
+        ]
         return tuple(dict.fromkeys(found))
 
     def _fits(self, op: FrozenOp, match: Match, name: str, shape: Sequence[int] | None) -> bool:
@@ -210,10 +242,10 @@ class _Graph:
 
     def _put(self, op: FrozenOp, match: Match) -> None:
         """Calls the operator after the last of the matched nodes, and takes these out."""
-        last = match.nodes[-1]
-        first_input = next(a for a in match.nodes[0].args if isinstance(a, fx.Node))
+        first, last = match.nodes[0], match.nodes[-1]
+        data = first.args[0] if first.args else first.kwargs["input"]
         with self.graph.inserting_before(last):
-            tensors = [first_input, *(self._argument(op, match, name) for name in op.tensors[1:])]
+            tensors = [data, *(self._argument(op, match, name) for name in op.tensors[1:])]
             scalars = [float(match.bound[name]) for name in op.scalars]
             attributes = {name: match.bound[name] for name in op.attributes}
             new = self.graph.call_function(op.function, (*tensors, *scalars), attributes)
@@ -262,22 +294,13 @@ def list_of(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+def _is_closed(module: nn.Module) -> bool:
+    """Whether there is something in the module that was not looked at."""
+    return not calls_its_class_alone(module) and next(module.children(), None) is not None
+
+
 def _attribute(root: nn.Module, path: str) -> Tensor | None:
     value: Any = root
     for name in path.split("."):
         value = getattr(value, name, None)
     return value if isinstance(value, Tensor) else None
-
-
-def _rebuilt(module: nn.Module, graph: fx.Graph) -> nn.Module:
-    """A module that runs the graph on the very submodules, parameters and buffers of the old one, so that its
-    state dict has the same names in the same order, those that the graph does not read among them.
-    """
-    result = fx.GraphModule(module, graph, type(module).__name__)
-    # Plain tensors that the forward reads are held, but belong to no state dict.
-    plain = {n: t for n, t in result._buffers.items() if n not in module._buffers}
-    result._modules, result._parameters = dict(module._modules), dict(module._parameters)
-    result._buffers = {**module._buffers, **plain}
-    result._non_persistent_buffers_set = {*module._non_persistent_buffers_set, *plain}
-    result.training = module.training
-    return result

@@ -3,53 +3,141 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+import random
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from . import package
+from .forms import calls_its_class_alone
 from .module import FrozenModule
+
+_CONSTANT = "_tensor_constant"
+"""How fx names a tensor that no attribute of the module is."""
+_STATE_HOOKS = (
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+_STATE_METHODS = (
+    *("state_dict", "load_state_dict", "_save_to_state_dict", "_load_from_state_dict"),
+    *("get_extra_state", "set_extra_state"),
+)
 
 
 class Untraceable(Exception):
-    """A forward that no graph stands for; the message says why."""
+    """A forward that no graph stands for; the message says why.
+
+    Attributes:
+        inside: whether its submodules may be looked at one by one.
+    """
+
+    def __init__(self, why: str, *, inside: bool = True) -> None:
+        super().__init__(why)
+        self.inside = inside
 
 
-def trace(module: nn.Module, functions: Sequence[Callable[..., Any]]) -> fx.Graph:
-    """The module's forward, the same in training and in evaluation.
-
-    Args:
-        functions: of the package; a forward that calls one keeps the call.
+def trace(module: nn.Module) -> fx.Graph:
+    """The module's forward, the same in training and in evaluation. Where it calls an operator of the
+    package, the call is kept.
 
     Raises:
-        Untraceable: it branches on its inputs or on ``self.training``, sets a mode, has hooks, or fails.
+        Untraceable: it branches on its inputs or on ``self.training``, sets a mode, draws random numbers,
+            makes tensors, keeps something on the module, has hooks or a state of its own, or fails.
     """
-    if any(
-        getattr(module, hooks, None) for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-    ):
-        raise Untraceable("it has hooks")
-    with _flags_kept(module):
-        graphs = [_traced(module.train(mode), functions) for mode in (True, False)]
+    _refuse_what_a_graph_lacks(module)
+    graphs = [_traced_as_it_is(module, mode) for mode in (True, False)]
     if graphs[0].python_code("self").src != graphs[1].python_code("self").src:
         raise Untraceable("its forward depends on self.training")
     return graphs[0]
 
 
-@contextlib.contextmanager
-def _flags_kept(module: nn.Module) -> Iterator[None]:
-    flags = [(part, part.training) for part in module.modules()]
+def _refuse_what_a_graph_lacks(module: nn.Module) -> None:
+    """Raises Untraceable for what a module may have that a graph of its forward has not."""
+    if "forward" in vars(module):  # what stands there may hold the submodules as they are
+        raise Untraceable("its forward was set on it, and is not that of its class", inside=False)
+    if not calls_its_class_alone(module) or any(getattr(module, hooks, None) for hooks in _STATE_HOOKS):
+        raise Untraceable("it has hooks")
+    kind = type(module)
+    if any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in _STATE_METHODS):
+        raise Untraceable("its class keeps a state of its own in a state dict")
     try:
-        yield
-    finally:
-        for part, training in flags:
+        parameters = inspect.signature(getattr(kind, "forward", nn.Module.forward)).parameters.values()
+    except (TypeError, ValueError):
+        return
+    for parameter in parameters:
+        if parameter.default is None:
+            raise Untraceable(f"its forward has {parameter.name}=None, and a graph cannot ask whether it is")
+
+
+def _traced_as_it_is(module: nn.Module, training: bool) -> fx.Graph:
+    """One trace that leaves no mark: neither on the module nor on the generators of random numbers."""
+    draws = (random.getstate(), torch.get_rng_state())
+    before = [(part, _held(part)) for part in module.modules()]
+    try:
+        for part, _ in before:  # not by ``train``: that may be a method of the module's own
             part.training = training
+        graph = _traced(module)
+        drawn = draws[0] != random.getstate() or not torch.equal(draws[1], torch.get_rng_state())
+        made = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
+        changed = any(name != "training" for part, held in before for name in _changed(part, held))
+    finally:
+        for part, held in before:
+            _restore(part, held)
+        random.setstate(draws[0])
+        torch.set_rng_state(draws[1])
+    if drawn:
+        raise Untraceable("its forward draws random numbers")
+    if any(name.startswith(_CONSTANT) and not hasattr(module, name) for name in made):
+        raise Untraceable("its forward makes tensors of its own")
+    if changed:
+        raise Untraceable("its forward keeps something on the module")
+    return graph
 
 
-def _traced(module: nn.Module, functions: Sequence[Callable[..., Any]]) -> fx.Graph:
+def _held(part: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """What stands on a module: name -> the value, and of a container a copy of what is in it."""
+    kinds = (list, dict, set)
+    return {
+        name: (value, next((kind(value) for kind in kinds if isinstance(value, kind)), None))
+        for name, value in vars(part).items()
+    }
+
+
+def _content(value: Any) -> list[int]:
+    """Which objects a container holds, in order."""
+    return [id(item) for item in (*value, *(value.values() if isinstance(value, dict) else ()))]
+
+
+def _changed(part: nn.Module, held: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """The names of what stands there otherwise than it did."""
+    now = vars(part)
+    names = [name for name in now if name not in held]
+    for name, (value, content) in held.items():
+        if now.get(name, held) is not value or (content is not None and _content(value) != _content(content)):
+            names.append(name)
+    return names
+
+
+def _restore(part: nn.Module, held: Mapping[str, tuple[Any, Any]]) -> None:
+    for name in _changed(part, held):
+        if name not in held:
+            del vars(part)[name]
+            continue
+        value, content = held[name]
+        vars(part)[name] = value
+        if isinstance(value, list):
+            value[:] = content
+        elif content is not None:
+            value.clear()
+            value.update(content)
+
+
+def _traced(module: nn.Module) -> fx.Graph:
     try:
-        return _Tracer(functions).trace(module)
+        return _Tracer().trace(module)
     except Untraceable:
         raise
     except Exception as error:  # a forward may do anything with what is no tensor
@@ -67,16 +155,20 @@ def _modes() -> tuple[bool, ...]:
 
 
 class _Tracer(fx.Tracer):
-    """Stops where the graph would lose something: a mode that the forward sets is not part of it."""
+    """Stops where the graph would lose something: a mode that the forward sets is not part of it. What is
+    computed from buffers is, as it is from parameters.
+    """
 
-    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
-        super().__init__(autowrap_functions=tuple(functions))
+    proxy_buffer_attributes = True
+
+    def __init__(self) -> None:  # without arguments: unpickling a graph makes one too
+        super().__init__(autowrap_functions=tuple(op.function for op in package.OPERATORS.values()))
         self.modes = _modes()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Frozen modules and those with hooks are called, as PyTorch's own."""
-        hooked = bool(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks)
-        return isinstance(m, FrozenModule) or hooked or super().is_leaf_module(m, module_qualified_name)
+        """Frozen modules and those that do more than their class are called, as PyTorch's own."""
+        called = isinstance(m, FrozenModule) or not calls_its_class_alone(m)
+        return called or super().is_leaf_module(m, module_qualified_name)
 
     def create_node(self, *arguments: Any, **named: Any) -> fx.Node:
         """A node of the graph."""
