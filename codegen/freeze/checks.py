@@ -54,8 +54,13 @@ def check_shapes(problem: Problem) -> list[dict[str, list[int] | None]]:
     for batch, sizes in extents:
         ragged = _fitting(problem, sizes, batch)
         if ragged is not None:
-            shapes.append({t.name: list(t.shape) if t.present else None for t in ragged.tensors})
+            shapes.append(_shapes_of(ragged))
+    shapes = shapes or [_shapes_of(problem)]  # no build goes unchecked
     return [s for i, s in enumerate(shapes) if s not in shapes[:i]]
+
+
+def _shapes_of(problem: Problem) -> dict[str, list[int] | None]:
+    return {t.name: list(t.shape) if t.present else None for t in problem.tensors}
 
 
 def _sums_images(problem: Problem) -> bool:

@@ -140,6 +140,14 @@ class Signature:
         return {name: found[name] for name in self.family.sizes}
 
     @cached_property
+    def quotients(self) -> tuple[tuple[str, str], ...]:
+        """(size, attribute value) for the dimensions that are the one divided by the other."""
+        values = {n for a in self.attributes for n in a.value_names}
+        texts = [e.text for t in self.tensors for e in t.shape]
+        found = [(m[1], m[2]) for m in map(_QUOTIENT.match, texts) if m and m[2] in values]
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
     def shape_checks(self) -> tuple[ShapeRead, ...]:
         """The other dimensions: each must equal its expression."""
         read = {(r.tensor, r.dim) for r in self.size_reads.values()}

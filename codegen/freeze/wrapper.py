@@ -50,6 +50,7 @@ def render_operator(signature: Signature) -> str:
         "expression_functions": _functions(signature),
         "module_parameters": [{"name": n, "sizes": s} for n, s in signature.module_parameters.items()],
         "module_attribute_names": _module_attributes(signature),
+        "module_quotients": _module_quotients(signature),
     }
     return environment().get_template("operator.py.jinja").render(context)
 
@@ -140,3 +141,13 @@ def _module_attributes(signature: Signature) -> list[dict[str, str]]:
                 source = f"self.{attribute.name}" + (f"[{place}]" if attribute.pair else "")
                 found.append({"value": name, "source": source})
     return found
+
+
+def _module_quotients(signature: Signature) -> list[dict[str, str]]:
+    """What a parameter's shape divides in the constructor: the argument, its size, the attribute value."""
+    arguments = {sizes[0]: name for name, sizes in signature.module_parameters.items() if len(sizes) == 1}
+    return [
+        {"argument": arguments[size], "size": size, "attribute": value}
+        for size, value in signature.quotients
+        if size in arguments
+    ]

@@ -195,9 +195,9 @@ def conv2d_divide_leaky_relu(
     ):
         try:
             return _op(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
-        except RuntimeError:
+        except RuntimeError as error:
             checked(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
-            raise
+            raise OP.cause_of(error) from None
     return OP(*checked(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision))
 
 
@@ -243,6 +243,7 @@ class Conv2dDivideLeakyReLU(FrozenModule):
         self.dilation = arguments.pair("dilation", dilation, 1)
         self.groups = arguments.integer("groups", groups, 1)
         groups = self.groups
+        arguments.divisible("in_channels", C_in, "groups", groups)
         self.divisor = arguments.number("divisor", divisor)
         self.negative_slope = arguments.number("negative_slope", negative_slope)
         self.precision = arguments.precision(precision)

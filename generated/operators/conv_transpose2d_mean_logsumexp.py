@@ -231,9 +231,9 @@ def conv_transpose2d_mean_logsumexp(
     ):
         try:
             return _op(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision)
-        except RuntimeError:
+        except RuntimeError as error:
             checked(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision)
-            raise
+            raise OP.cause_of(error) from None
     return OP(*checked(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision))
 
 
@@ -284,6 +284,7 @@ class ConvTranspose2dMeanLogSumExp(FrozenModule):
         self.dilation = arguments.pair("dilation", dilation, 1)
         self.groups = arguments.integer("groups", groups, 1)
         groups = self.groups
+        arguments.divisible("out_channels", C_out, "groups", groups)
         self.scale = arguments.number("scale", scale)
         self.precision = arguments.precision(precision)
         arguments.declared_shape("bias_shape", bias_shape, [C_out, 1, 1], "C_out, 1, 1", True)

@@ -59,6 +59,16 @@ def pair(name: str, value: int | Sequence[int], at_least: int) -> tuple[int, int
     return (integer(name, value[0], at_least), integer(name, value[1], at_least))
 
 
+def divisible(name: str, value: int, by: str, divisor: int) -> None:
+    """Checks that the number ``name`` can be divided by ``by``.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if value % divisor:
+        raise ValueError(f"{name} must be divisible by {by}={divisor}, got {value}")
+
+
 def number(name: str, value: float) -> float:
     """``value`` as a float.
 

@@ -72,6 +72,8 @@ def layer_of(op: FrozenOp) -> Layer | None:
     if len(forms) != 1 or forms[0].word not in CONVOLUTIONS:
         return None
     word = forms[0].word
+    if any(isinstance(value, str) for value in forms[0].arguments.values()):  # padding="same"
+        return None
     return Layer(CONVOLUTIONS[word], "transpose" in word, forms[0].arguments, last in _FROM_RESULT)
 
 
@@ -100,7 +102,8 @@ def from_result(
             if name in wanted:
                 own = -grad if step.op == "sub" else grad
                 axes = [axis for axis, size in enumerate(step.broadcast) if size == 1]
-                found[name] = own.sum(axes).reshape(arguments["value"].shape)
+                own = own.sum(axes).reshape(arguments["value"].shape)
+                found[name] = found[name] + own if name in found else own  # it may stand in several steps
         if moved is None:
             return None
         grad = moved

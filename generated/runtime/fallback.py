@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import os
 import sys
 import threading
 import warnings
@@ -36,7 +38,14 @@ class _Checking(threading.local):
     on = False
 
 
+class _Raised(threading.local):
+    """What the reference raised last in this thread, without its frames: they hold tensors."""
+
+    error: BaseException | None = None
+
+
 CHECKING = _Checking()
+_RAISED = _Raised()
 
 
 def warn(op: FrozenOp, arguments: Sequence[Any], reason: str) -> None:
@@ -52,7 +61,7 @@ def warn(op: FrozenOp, arguments: Sequence[Any], reason: str) -> None:
 
 def _callers_level() -> int:
     """How far up the stack the first frame is that belongs neither to this package nor to PyTorch."""
-    inside = (str(ROOT), str(Path(torch.__file__).parent))
+    inside = tuple(f"{folder}{os.sep}" for folder in (ROOT, Path(torch.__file__).parent))
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         level, frame = level + 1, frame.f_back
@@ -71,11 +80,27 @@ def answer(op: FrozenOp, *arguments: Any) -> Tensor:
         TypeError, ValueError: the arguments fit no kernel because they do not fit the operator.
     """
     *own, reason = arguments
-    own = op.check(*own)
-    if not CHECKING.on and reason.startswith(_UNCHECKED) and op.found_portable(own[0]):
-        return op.overload(*own)
-    warn(op, own, reason)
-    return compute(op, own[:-1])
+    try:
+        own = op.check(*own)
+        if not CHECKING.on and reason.startswith(_UNCHECKED) and op.checks_more(own[0]):
+            return op.overload(*own)
+        warn(op, own, reason)
+        return compute(op, own[:-1])
+    except BaseException as error:
+        _RAISED.error = None
+        with contextlib.suppress(Exception):
+            _RAISED.error = copy.copy(error)
+        raise
+
+
+def cause_of(error: RuntimeError) -> BaseException:
+    """What a call of an op should raise: C++ makes every error a RuntimeError with its text, of an interrupt
+    and of exhausted memory too.
+    """
+    raised, _RAISED.error = _RAISED.error, None
+    if raised is not None and "_reference failed in PyTorch" in str(error):
+        return raised
+    return torch.OutOfMemoryError(str(error)) if "out of memory" in str(error) else error
 
 
 def compute(op: FrozenOp, arguments: Sequence[Any]) -> Tensor:

@@ -158,9 +158,12 @@ class FrozenOp:
                 raise package.not_built_while_tracing(self.name)
         if self.overload is None:
             return self._refer(arguments, package.STATE.why)
-        if needs_grad:
-            return (self.traced if compiling else self.differentiable)(*arguments)
-        return self.overload(*arguments)
+        if compiling:
+            return (self.traced if needs_grad else self.overload)(*arguments)
+        try:
+            return (self.differentiable if needs_grad else self.overload)(*arguments)
+        except RuntimeError as error:
+            raise fallback.cause_of(error) from None
 
     def differentiable(self, *arguments: Any) -> Tensor:
         """What an eager call takes that needs a gradient."""
@@ -169,9 +172,11 @@ class FrozenOp:
             arguments = (*fallback.widened(arguments[:count]), *arguments[count:])
         return Differentiable.apply(self, *arguments)  # type: ignore[return-value]
 
-    def found_portable(self, tensor: Tensor) -> bool:
-        """Whether there are kernels now, where calls of such a tensor found none that was verified."""
-        return package.check_portable(self, tensor)
+    def checks_more(self, tensor: Tensor) -> bool:
+        """Whether there may be kernels now, where a call of such a tensor found none that was verified."""
+        return package.check_more(self, tensor)
+
+    cause_of = staticmethod(fallback.cause_of)
 
     def _refer(self, arguments: Sequence[Any], reason: str) -> Tensor:
         """Runs the reference outside of the op, so that PyTorch sees and differentiates its parts."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -82,37 +83,51 @@ def prepare() -> None:
         STATE.ready = True
 
 
-def check_portable(op: FrozenOp, tensor: Tensor) -> bool:
-    """What a call does whose GPU has no machine code in this package: checks the operator's PTX on that GPU,
-    once, and lets the driver compile it there.
+def check_more(op: FrozenOp, tensor: Tensor) -> bool:
+    """What a call does that found no kernel verified here. If it is compiled, it may be the first; and a GPU
+    may have no machine code in this package: then the operator's PTX is checked on that GPU, once, which lets
+    the driver compile it there.
 
     Returns:
-        Whether there is something now that there was not before.
+        Whether there may be something now that there was not before. A second call in a row has no more.
     """
-    if not tensor.is_cuda or STATE.extension is None or torch.cuda.is_current_stream_capturing():
+    if STATE.extension is None or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
+    if not STATE.ready:
+        prepare()
+        return True
+    return tensor.is_cuda and _check_portable(op, tensor)
+
+
+def _check_portable(op: FrozenOp, tensor: Tensor) -> bool:
+    place = (op.name, tensor.dtype, tensor.device)
+    known = place in _PORTABLE_CHECKED
     with _LOCK:
-        place = (op.name, tensor.dtype, tensor.device)
+        assert STATE.extension is not None
         if place in _PORTABLE_CHECKED:
-            return False
-        _PORTABLE_CHECKED.add(place)
+            return not known  # another thread checked it while this one waited
         before = STATE.extension.enabled()
-        STATE.record = _undisturbed(_checked_there, manifest.load(), STATE.extension, op, tensor)
+        try:
+            STATE.record = _undisturbed(verify.verify_portable, manifest.load(), STATE.extension, op, tensor)
+        except (PackageError, OSError) as error:
+            print(f"coldforge: {op.name} cannot be checked: {error}", file=sys.stderr)
+        finally:
+            _PORTABLE_CHECKED.add(place)
         return STATE.extension.enabled() != before
-
-
-def _checked_there(*arguments: Any) -> dict[str, Any]:
-    # A variant that the driver refuses ends in the reference: it must not warn, nor come here again.
-    fallback.CHECKING.on = True
-    return verify.verify_portable(*arguments)
 
 
 def _undisturbed(work: Callable[..., Any], *arguments: Any) -> Any:
     """Runs ``work`` in a thread of its own: the caller may be under vmap, fake tensors, autocast or another
-    default device, and none of that may reach a check whose result is recorded.
+    default device, and none of that may reach a check whose result is recorded. A variant that does not run
+    ends in the reference: there it must not warn, nor ask for a check, which waits for this one.
     """
+
+    def quietly() -> Any:
+        fallback.CHECKING.on = True
+        return work(*arguments)
+
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(work, *arguments).result()
+        return thread.submit(quietly).result()
 
 
 def _built(found: manifest.Manifest) -> Path:

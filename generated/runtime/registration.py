@@ -90,6 +90,11 @@ def _vmap(overload: Any) -> Callable[..., tuple[Tensor, int]]:
             overload(*(a if dim is None else a.select(dim, i) for a, dim in pairs), **named)
             for i in range(info.batch_size)
         ]
+        if not outputs:  # an element of zeros tells their shape
+            one = overload(
+                *(a if d is None else a.new_zeros(a.shape[:d] + a.shape[d + 1 :]) for a, d in pairs), **named
+            )
+            return one.new_empty((0, *one.shape)), 0
         return torch.stack(outputs), 0
 
     return vmap

@@ -199,7 +199,7 @@ class Gpu:
         return [v for v in self.package.STATE.extension.enabled() if "@compute_" in v]
 
     def look(self) -> bool:
-        return self.package.check_portable(self.op, self.tensor)
+        return self.package.check_more(self.op, self.tensor)
 
 
 def test_a_first_call_on_another_architecture_checks_its_ptx_once(
@@ -271,7 +271,7 @@ def test_wrong_ptx_stays_off_and_older_gpus_and_other_dtypes_are_left_alone(
     assert capsys.readouterr().err == ""
     assert not any("sm_89" in name for name in gpu.verify.read_record(package.runtime.manifest.load()))
     host = torch.zeros(1)
-    assert gpu.package.check_portable(gpu.op, host) is False
+    assert gpu.package.check_more(gpu.op, host) is False
 
 
 def test_the_call_is_made_again_where_ptx_was_found(
@@ -281,7 +281,7 @@ def test_the_call_is_made_again_where_ptx_was_found(
     op = package.runtime.package.OPERATORS[CONV]
     arguments = (torch.randn(1, 8, 5, 5), torch.randn(6, 8, 3, 3), torch.randn(6), 2.0, 0.01)
     arguments = (*arguments, [1, 1], [0, 0], [1, 1], 1, None)
-    monkeypatch.setattr(package.runtime.package, "check_portable", lambda op, tensor: True)
+    monkeypatch.setattr(package.runtime.package, "check_more", lambda op, tensor: True)
     found = fallback.answer(op, *arguments, "not verified on this machine: an entry")
     assert package.runtime.package.STATE.extension.last() is not None  # a kernel, not the reference
     # A GPU that nothing fits: the reference, and one warning with the command that tunes there.
