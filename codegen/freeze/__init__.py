@@ -4,6 +4,7 @@ extension.
 """
 
 from .bundle import Bundle, read_bundle, write_bundle
+from .faster import clearly_faster, is_still_legal
 from .manifest import load_winners
 from .merge import Change, merge, split_stale
 from .package import GENERATED, FreezeReport, freeze
@@ -17,7 +18,9 @@ __all__ = [
     "Change",
     "FreezeReport",
     "Winner",
+    "clearly_faster",
     "freeze",
+    "is_still_legal",
     "load_winners",
     "merge",
     "read_bundle",

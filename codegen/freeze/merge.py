@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Winners of several sources as one set: a later winner replaces an earlier one of the same key."""
+"""Winners of several sources as one set: a later winner replaces an earlier one of the same key, unless that
+one is to stay.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ..catalogue import Catalogue
 from ..errors import UnknownName
@@ -17,7 +19,7 @@ class Change:
 
     Attributes:
         name: the entry's name.
-        what: ``added``, ``replaced`` or ``kept`` (the same content came again).
+        what: ``added``, ``replaced``, ``kept`` (the same came again) or ``slower`` (the old one stays).
         old_ms, new_ms: measured times; None where there was none.
     """
 
@@ -27,16 +29,30 @@ class Change:
     new_ms: float | None
 
 
-def merge(old: Iterable[Winner], new: Iterable[Winner]) -> tuple[list[Winner], list[Change]]:
-    """The winners of both, one for each key; what became of each new key."""
+def merge(
+    old: Iterable[Winner],
+    new: Iterable[Winner],
+    stays: Callable[[Winner, Winner], bool] = lambda old, new: False,
+) -> tuple[list[Winner], list[Change]]:
+    """The winners of both, one for each key; what became of each new key.
+
+    Args:
+        stays: (old winner, new winner of the same key) -> whether the old one is not replaced.
+    """
     merged = {winner.key: winner for winner in old}
     latest = {winner.key: winner for winner in new}
     changes = []
     for winner in latest.values():
         before = merged.get(winner.key)
+        if before is not None and winner.ptx is None:
+            same = replace(winner, ptx=before.ptx)  # a package gives its entries PTX, a study does not
+            winner = same if same == before else winner
         what = "added" if before is None else "kept" if before == winner else "replaced"
+        if before is not None and what == "replaced" and stays(before, winner):
+            what = "slower"
         changes.append(Change(winner.name, what, before.time_ms if before else None, winner.time_ms))
-        merged[winner.key] = winner
+        if before is None or what != "slower":
+            merged[winner.key] = winner
     return list(merged.values()), changes
 
 

@@ -14,6 +14,7 @@ from ...codegen.settings import load_settings
 
 if TYPE_CHECKING:
     from ...codegen.freeze import Bundle, Winner
+    from ..outcome import TrialResult
 
 
 class Found:
@@ -129,6 +130,31 @@ class Found:
         good, old = split_stale(self.new, self.catalogue)
         fresh = {w.operator for w in good}
         return good + [w for w in old if w.operator not in fresh], [w for w in old if w.operator in fresh]
+
+    def stays(self, old: Winner, new: Winner) -> bool:
+        """Whether a frozen winner is not replaced by a new one: it was clearly faster, and the new one's
+        study knows nothing of it. A study that tried its config found another one faster, or this one wrong.
+        """
+        from ...codegen.freeze import clearly_faster, is_still_legal
+
+        if not clearly_faster(old, new) or not is_still_legal(old, self.catalogue):
+            return False
+        config = (old.template, dict(old.config))
+        return not any((r.template, dict(r.config)) == config for r in self._tried(new.study))
+
+    def _tried(self, study: str) -> list[TrialResult]:
+        """What the study ran, as far as it is at hand."""
+        from ..outcome import TrialOutcome
+        from ..study import list_studies, result_of
+        from ..transfer import parsed_record
+
+        not_run = (TrialOutcome.ILLEGAL, TrialOutcome.RESOURCE_LIMIT)
+        found = [r for s in list_studies(self.storage) if s.name == study for r in s.results()]
+        for bundle in self.bundles if not found else ():
+            if study in bundle.studies:
+                trials, _ = parsed_record(study, bundle.studies[study])
+                found = [result_of(trial, f"study {study}") for trial in trials]
+        return [result for result in found if result.outcome not in not_run]
 
     def require_some(self, winners: list[Winner]) -> None:
         """Raises InputError when there is nothing to freeze, or nothing of an operator that was named."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--out", metavar="DIR", help="Where NAME is written.")
 @click.option("--bundle", metavar="FILE", help="Write one file that carries the winners and their studies.")
 @click.option("--from", "sources", metavar="FILE", multiple=True, help="Take the winners of a bundle.")
+@click.option("--replace", is_flag=True, help="Replace entries that were measured faster, too.")
 @click.option("--no-build", is_flag=True, help="Write the files only.")
 @click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")
 @options.templates_option
@@ -40,6 +41,7 @@ def command(
     out: str | None,
     bundle: str | None,
     sources: tuple[str, ...],
+    replace: bool,
     no_build: bool,
     storage: str | None,
     templates: tuple[str, ...],
@@ -49,10 +51,11 @@ def command(
 
     Without --package and --bundle they go to generated/; operators of --templates have no place there. An
     entry of the same operator, shape and device is replaced, all others stay, in generated/ and in a package
-    that is there already. With --from, studies are read only for the OPs named. A new package, or a bundle,
-    takes what generated/ holds (of the OPs) too.
+    that is there already. An entry stays, too, that was clearly faster on the same device, driver and
+    compiler, unless the new winner's study tried it: --replace replaces that as well. With --from, studies
+    are read only for the OPs named. A new package, or a bundle, takes what generated/ holds (of the OPs) too.
     """
-    _check_options(package, out, bundle, no_build)
+    _check_options(package, out, bundle, no_build or replace)
     folder = None if package is None else Path(out or ".").absolute() / package
     found = Found(operators, sources, storage, options.catalogue_from_option(templates), folder)
     if package is None and bundle is None:
@@ -60,7 +63,7 @@ def command(
     if bundle is not None:
         report = _write_bundle(found, Path(bundle))
     else:
-        report = _write_package(found, package, folder, build=not no_build)
+        report = _write_package(found, package, folder, replace=replace, build=not no_build)
     if as_json:
         print_json(report)
     else:
@@ -68,11 +71,13 @@ def command(
     return 0 if report["status"] == "ok" else 1
 
 
-def _check_options(package: str | None, out: str | None, bundle: str | None, no_build: bool) -> None:
+def _check_options(package: str | None, out: str | None, bundle: str | None, of_packages: bool) -> None:
     if (package is None) != (out is None):
         raise InputError("--package NAME and --out DIR go together")
-    if bundle is not None and (package is not None or no_build):
-        raise InputError("--bundle writes one file; it does not go with --package, --out or --no-build")
+    if bundle is not None and (package is not None or of_packages):
+        raise InputError(
+            "--bundle writes one file; it does not go with --package, --out, --replace or --no-build"
+        )
     if bundle is not None:
         _check_place(Path(bundle).absolute().parent, f"--bundle {bundle}")
         if Path(bundle).is_dir():
@@ -132,9 +137,12 @@ def _write_bundle(found: Found, path: Path) -> dict[str, Any]:
     }
 
 
-def _write_package(found: Found, package: str | None, folder: Path | None, *, build: bool) -> dict[str, Any]:
-    from ...codegen.freeze import GENERATED, freeze, merge, split_stale, with_ptx
+def _write_package(
+    found: Found, package: str | None, folder: Path | None, *, replace: bool, build: bool
+) -> dict[str, Any]:
+    from ...codegen.freeze import GENERATED, Change, freeze, merge, split_stale, with_ptx
     from ...codegen.freeze.package import REPOSITORY_NAMESPACE
+    from ..storage import storage_faults
     from ..transfer import import_studies
 
     if folder is None or package is None:
@@ -150,8 +158,14 @@ def _write_package(found: Found, package: str | None, folder: Path | None, *, bu
         here, stale = split_stale(found.held, found.catalogue)
         kept, _ = merge(split_stale(found.wanted(found.frozen), found.catalogue)[0], here)
     new, outdated = found.current()
-    winners, without_ptx = with_ptx(merge(kept, new)[0], found.catalogue, [*found.frozen, *found.held])
-    changes = merge(here, new)[1]
+    with storage_faults():
+        merged, changes = merge(kept, new, (lambda old, new: False) if replace else found.stays)
+    winners, without_ptx = with_ptx(merged, found.catalogue, [*found.frozen, *found.held])
+    there = {winner.name for winner in here}  # a package may have been given what generated/ holds
+    changes = [
+        c if c.name in there or c.what == "slower" else Change(c.name, "added", None, c.new_ms)
+        for c in changes
+    ]
     found.require_some(winners)
     report = freeze(winners, folder, namespace, declared=found.catalogue)
     imported = [name for bundle in found.bundles for name in import_studies(found.storage, bundle.studies)]
@@ -200,7 +214,9 @@ def _show(report: dict[str, Any]) -> None:
             slower = entry["new_ms"] > entry["old_ms"]
             note = "  (slower; times of different runs compare roughly)" if slower else ""
             times = f"{entry['old_ms']:.4g} ms -> {times}{note}"
-        click.echo(f"{entry['what']:>8}  {entry['name']}  {times}")
+        if entry["what"] == "slower":
+            times = f"{entry['old_ms']:.4g} ms stays: the new winner takes {times} (--replace takes it)"
+        click.echo(f"{'kept' if entry['what'] == 'slower' else entry['what']:>8}  {entry['name']}  {times}")
     for reason in report.get("left_out", {}).values():
         click.echo(f"left out  {reason}", err=True)
     for name in report.get("dropped", []):
