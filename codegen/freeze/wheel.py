@@ -59,9 +59,10 @@ def write_wheel(package: Path, library: Path, out_dir: Path) -> Path:
     files[record] = "".join([*rows, f"{record},,\n"]).encode()
     target = out_dir / f"{name}-{version}-{tag}.whl"
     try:
-        for old in out_dir.glob(f"{name}-*.whl"):
-            old.unlink()
         write_bytes(target, _zipped(files, record))
+        for old in out_dir.glob(f"{name}-*.whl"):
+            if old != target:
+                old.unlink()
     except OSError as error:
         raise ColdforgeError(f"cannot write {target}: {error.strerror or error}") from error
     return target

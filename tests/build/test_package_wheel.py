@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from coldforge.codegen.compile.elf import needed_versions
+from coldforge.codegen.errors import ColdforgeError
 from coldforge.codegen.freeze import Winner, freeze, write_wheel
 from coldforge.codegen.freeze.wheel import REQUIRES_PYTHON, REQUIRES_TORCH, platform_tag
 
@@ -118,6 +119,25 @@ def test_what_the_wheel_says_of_itself(wheel: Path) -> None:
     for name, data in files.items():
         if name.endswith(".py"):
             ast.parse(data, feature_version=(3, 10))
+
+
+def test_a_wheel_that_cannot_be_written_costs_none(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, (library,) = wheel.parent / "cf_wheel", wheel.parent.glob("cf_wheel/_build/*/cf_wheel.so")
+    old = tmp_path / "cf_wheel-0.1.0+older-py3-none-any.whl"
+    old.write_bytes(b"an older one")
+    with monkeypatch.context() as patch:
+        patch.setattr(write_wheel.__module__ + ".write_bytes", _full)
+        with pytest.raises(ColdforgeError, match="disk full"):
+            write_wheel(package, library, tmp_path)
+    assert old.exists()
+    made = write_wheel(package, library, tmp_path)
+    assert list(tmp_path.iterdir()) == [made]
+
+
+def _full(*_: object) -> None:
+    raise ColdforgeError("disk full")
 
 
 def test_the_tag_follows_the_symbol_versions(wheel: Path, tmp_path: Path) -> None:
