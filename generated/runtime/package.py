@@ -160,12 +160,16 @@ def not_built_while_tracing(name: str) -> RuntimeError:
 
 
 def missing_name(name: str, package: str, known: list[str]) -> Exception:
-    """The error of a name that the package does not have."""
+    """The error of a name that the package does not have, asked for by the package's ``__getattr__``: an
+    ImportError for an import, whose message is shown to the user, and an AttributeError for all that looks
+    whether there is such a name (``hasattr``, pickle).
+    """
     if name.startswith("_"):
         return AttributeError(f"module {package!r} has no attribute {name!r}")
     frozen = ", ".join(other for other in known if other != "replace") or "nothing"
-    return ImportError(
+    text = (
         f"{package} has no frozen {name!r} (it has {frozen}); for an operator of `coldforge list`: "
-        f"run `coldforge tune {name}`, then `{fallback.freeze_command(name)}`",
-        name=package,
+        f"run `coldforge tune {name}`, then `{fallback.freeze_command(name)}`"
     )
+    importing = sys._getframe(2).f_globals.get("__name__") == "importlib._bootstrap"
+    return ImportError(text, name=package) if importing else AttributeError(text)

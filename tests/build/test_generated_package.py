@@ -362,9 +362,10 @@ def test_denormals_survive(package: ModuleType) -> None:
 
 
 def test_unknown_name(package: ModuleType) -> None:
-    with pytest.raises(ImportError, match="tune conv9d`, then `coldforge freeze conv9d --package cf_test"):
+    with pytest.raises(AttributeError, match="tune conv9d`, then `coldforge freeze conv9d --package cf_test"):
         package.conv9d  # noqa: B018
     assert not hasattr(package, "_private")
+    assert not hasattr(package, "conv9d")
     with pytest.raises(ImportError, match="coldforge tune"):
         exec("from cf_test_package import conv9d")
 
