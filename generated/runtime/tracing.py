@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import random
 from collections.abc import Mapping
@@ -63,6 +64,8 @@ def _refuse_what_a_graph_lacks(module: nn.Module) -> None:
     kind = type(module)
     if any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in _STATE_METHODS):
         raise Untraceable("its class keeps a state of its own in a state dict")
+    if kind.__call__ is not nn.Module.__call__ and not isinstance(module, fx.GraphModule):
+        raise Untraceable("a call of its class is more than its forward")
     try:
         parameters = inspect.signature(getattr(kind, "forward", nn.Module.forward)).parameters.values()
     except (TypeError, ValueError):
@@ -74,27 +77,33 @@ def _refuse_what_a_graph_lacks(module: nn.Module) -> None:
 
 def _traced_as_it_is(module: nn.Module, training: bool) -> fx.Graph:
     """One trace that leaves no mark: neither on the module nor on the generators of random numbers."""
-    draws = (random.getstate(), torch.get_rng_state())
+    numbers, tensors = random.getstate(), torch.get_rng_state()
+    drawn = _bytes(tensors)
     before = [(part, _held(part)) for part in module.modules()]
     try:
         for part, _ in before:  # not by ``train``: that may be a method of the module's own
             part.training = training
         graph = _traced(module)
-        drawn = draws[0] != random.getstate() or not torch.equal(draws[1], torch.get_rng_state())
+        draws = numbers != random.getstate() or drawn != _bytes(torch.get_rng_state())
         made = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
         changed = any(name != "training" for part, held in before for name in _changed(part, held))
     finally:
         for part, held in before:
             _restore(part, held)
-        random.setstate(draws[0])
-        torch.set_rng_state(draws[1])
-    if drawn:
+        random.setstate(numbers)
+        torch.set_rng_state(tensors)
+    if draws:
         raise Untraceable("its forward draws random numbers")
     if any(name.startswith(_CONSTANT) and not hasattr(module, name) for name in made):
         raise Untraceable("its forward makes tensors of its own")
     if changed:
         raise Untraceable("its forward keeps something on the module")
     return graph
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    """What a generator's state is. No op reads it: there may be fake tensors about."""
+    return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def _held(part: nn.Module) -> dict[str, tuple[Any, Any]]:

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from coldforge.codegen.freeze import Winner, freeze
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 OPERATOR = "conv2d_divide_leaky_relu"
 
@@ -111,6 +112,11 @@ class Making(Block):
         return super().forward(x) + torch.tensor([0.5])
 
 
+class Calling(Block):
+    def __call__(self, x: Tensor) -> Tensor:
+        return 2 * super().__call__(x)
+
+
 class Stating(Block):
     def get_extra_state(self) -> dict[str, int]:
         return {"version": 2}
@@ -136,6 +142,7 @@ def test_a_forward_that_a_graph_would_change(package: ModuleType) -> None:
     names = set(vars(model))
     assert "makes tensors of its own" in _left(package, model)
     assert set(vars(model)) == names
+    assert "a call of its class is more than its forward" in _left(package, Calling())
     assert "a state of its own in a state dict" in _left(package, Stating())
     assert list(package.replace(Stating()).state_dict()) == list(Stating().state_dict())
 
@@ -281,6 +288,12 @@ def test_copies_and_pickles(package: ModuleType, twin_of: Callable[[nn.Module], 
     assert not torch.equal(twin(_input()), new(_input()))  # its parameters are its own
     twin.load_state_dict(new.state_dict())
     assert torch.equal(twin(_input()), new(_input()))
+
+
+@pytest.mark.parametrize("mode", [FakeTensorMode, lambda: torch.device("meta"), torch.inference_mode])
+def test_under_a_mode(package: ModuleType, mode: Callable[[], Any]) -> None:
+    with mode():
+        assert len(package.replace(Block()).replacements.replaced) == 1
 
 
 def test_no_module(package: ModuleType) -> None:
