@@ -115,8 +115,10 @@ def form_of(node: fx.Node, value: fx.Node | None, modules: Mapping[str, nn.Modul
         modules: those that the graph calls, by name.
     """
     if node.op == "call_module":
-        form = _module_form(str(node.target), modules[str(node.target)])
-        return form if form and (value is None or node.args == (value,)) and not node.kwargs else None
+        given = [*node.args, *node.kwargs.values()]  # a second one is the size of a transposed convolution
+        if len(given) != 1 or set(node.kwargs) - {"input"} or (value is not None and given[0] is not value):
+            return None
+        return _module_form(str(node.target), modules[str(node.target)])
     word = _word(node)
     if word is None or word not in _PARAMETERS:
         return None

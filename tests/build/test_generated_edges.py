@@ -110,6 +110,13 @@ def test_what_the_reference_raises_is_raised(
         package.conv2d_divide_leaky_relu(_tensors()[0][:, :, :2], weight, bias)
 
 
+def test_exhausted_memory_of_the_output_is_named_so(package: ModuleType) -> None:
+    fallback = importlib.import_module(f"{NAME}.runtime.fallback")
+    error = RuntimeError("coldforge: allocating failed in PyTorch: CUDA out of memory. Tried to allocate ...")
+    assert type(fallback.cause_of(error)) is torch.OutOfMemoryError
+    assert fallback.cause_of(other := RuntimeError("coldforge: asking a tensor's address failed")) is other
+
+
 def test_warnings_as_errors(package: ModuleType) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

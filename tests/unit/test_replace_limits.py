@@ -21,7 +21,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from coldforge.codegen.freeze import Winner, freeze
-from torch import Tensor, nn
+from coldforge.generated.runtime import forms
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 OPERATOR = "conv2d_divide_leaky_relu"
@@ -214,10 +215,23 @@ def test_arguments_by_name(package: ModuleType) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return _tail(F.conv2d(weight=self.conv.weight, input=x, bias=self.conv.bias))
 
-    model = Named()
-    new = package.replace(model)
-    assert [r.operator for r in new.replacements.replaced] == [OPERATOR]
-    torch.testing.assert_close(new(_input()), model(_input()))
+    class Layer(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return _tail(self.conv(input=x))
+
+    for model in (Named(), Layer()):
+        new = package.replace(model)
+        assert [r.operator for r in new.replacements.replaced] == [OPERATOR]
+        torch.testing.assert_close(new(_input()), model(_input()))
+
+
+def test_a_layer_with_more_than_its_input() -> None:
+    """A transposed convolution that is told its output's size pads it otherwise."""
+    layers, graph = {"up": nn.ConvTranspose2d(4, 6, 3, stride=2)}, fx.Graph()
+    x = graph.placeholder("x")
+    assert forms.form_of(graph.call_module("up", (x,)), None, layers) is not None
+    assert forms.form_of(graph.call_module("up", (x, [16, 16])), None, layers) is None
+    assert forms.form_of(graph.call_module("up", (x,), {"output_size": [16, 16]}), None, layers) is None
 
 
 def test_vectors_that_the_operator_would_refuse(package: ModuleType) -> None:
