@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from ..reference import conv2d as family
 from ..reference.pointwise import POINTWISE
@@ -198,6 +199,9 @@ def conv2d_divide_leaky_relu(
         except RuntimeError as error:
             checked(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
             raise OP.cause_of(error) from None
+    _tensors = (x, weight, bias,)
+    if has_torch_function(_tensors):  # a class of tensors with ways of its own, or a stand-in of torch.fx
+        return handle_torch_function(conv2d_divide_leaky_relu, _tensors, *_tensors, divisor, negative_slope, stride=stride, padding=padding, dilation=dilation, groups=groups, precision=precision)
     return OP(*checked(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision))
 
 

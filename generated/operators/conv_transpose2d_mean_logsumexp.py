@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from ..reference import conv_transpose2d_mean as family
 from ..reference.pointwise import POINTWISE
@@ -234,6 +235,9 @@ def conv_transpose2d_mean_logsumexp(
         except RuntimeError as error:
             checked(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision)
             raise OP.cause_of(error) from None
+    _tensors = (x, weight, conv_bias, bias,)
+    if has_torch_function(_tensors):  # a class of tensors with ways of its own, or a stand-in of torch.fx
+        return handle_torch_function(conv_transpose2d_mean_logsumexp, _tensors, *_tensors, scale, stride=stride, padding=padding, output_padding=output_padding, dilation=dilation, groups=groups, precision=precision)
     return OP(*checked(x, weight, conv_bias, bias, scale, stride, padding, output_padding, dilation, groups, precision))
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from . import package
 from .forms import calls_its_class_alone
 from .module import FrozenModule
 
@@ -41,8 +40,8 @@ class Untraceable(Exception):
 
 
 def trace(module: nn.Module) -> fx.Graph:
-    """The module's forward, the same in training and in evaluation. Where it calls an operator of the
-    package, the call is kept.
+    """The module's forward, the same in training and in evaluation. Where it calls a frozen operator, of this
+    package or of another one, the call is kept.
 
     Raises:
         Untraceable: it branches on its inputs or on ``self.training``, sets a mode, draws random numbers,
@@ -171,7 +170,7 @@ class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True
 
     def __init__(self) -> None:  # without arguments: unpickling a graph makes one too
-        super().__init__(autowrap_functions=tuple(op.function for op in package.OPERATORS.values()))
+        super().__init__()
         self.modes = _modes()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:

@@ -16,10 +16,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.fx
 import torch.nn.functional as F
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.freeze import Winner, freeze
@@ -138,6 +139,33 @@ def test_a_warning_names_the_callers_line(package: ModuleType, folder: Path) -> 
     with pytest.warns(RuntimeWarning, match="no frozen kernel covers") as met:
         use.call(package.conv2d_divide_leaky_relu, *_tensors())
     assert met[0].filename == str(folder / f"{NAME}_user" / "use.py")
+
+
+class Tagged(torch.Tensor):
+    """A class of tensors that sees which functions are called with it."""
+
+    met: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.met.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_tensors_with_ways_of_their_own(package: ModuleType) -> None:
+    """The protocol of PyTorch's own functions: what stands in for a tensor is asked."""
+    x, weight, bias = _tensors()
+    want = package.conv2d_divide_leaky_relu(x, weight, bias)
+    out = package.conv2d_divide_leaky_relu(x.as_subclass(Tagged), weight, bias)
+    assert type(out) is Tagged
+    assert Tagged.met == ["conv2d_divide_leaky_relu"]
+    assert torch.equal(out.as_subclass(torch.Tensor), want)
+    module = package.Conv2dDivideLeakyReLU(8, 6, 3, divisor=3.0)
+    traced = torch.fx.symbolic_trace(torch.nn.Sequential(module, torch.nn.ReLU()))
+    called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert called == [package.conv2d_divide_leaky_relu]
+    assert torch.equal(traced(x), module(x).relu())
+    assert package.runtime.package.STATE.extension.last() is not None
 
 
 def test_a_mapping_over_nothing(package: ModuleType) -> None:

@@ -14,6 +14,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -308,6 +309,25 @@ def test_copies_and_pickles(package: ModuleType, twin_of: Callable[[nn.Module], 
 def test_under_a_mode(package: ModuleType, mode: Callable[[], Any]) -> None:
     with mode():
         assert len(package.replace(Block()).replacements.replaced) == 1
+
+
+def test_what_another_package_replaced_stays(
+    package: ModuleType, tmp_path: Path, naive_winner: Callable[..., Winner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freeze([naive_winner()], tmp_path / "cf_another", "cf_another")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COLDFORGE_BUILD", "0")
+    another = importlib.import_module("cf_another")
+    model = nn.Sequential(
+        package.replace(Block()), nn.Conv2d(6, 8, 1), package.Conv2dDivideLeakyReLU(8, 6, 3)
+    )
+    model.append(nn.Conv2d(6, 8, 1)).append(Block())
+    new = another.replace(model)
+    assert [r.where for r in new.replacements.replaced] == [("4.conv", "truediv", "leaky_relu")]
+    called = [node.target for node in new.graph.nodes if node.op == "call_function"]
+    assert called == [package.conv2d_divide_leaky_relu] * 2 + [another.conv2d_divide_leaky_relu]
+    x = torch.randn(1, 8, 9, 9)
+    torch.testing.assert_close(new(x), model(x))
 
 
 def test_no_module(package: ModuleType) -> None:
