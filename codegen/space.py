@@ -16,14 +16,9 @@ from pathlib import Path
 from .errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
 from .expr import Expr, Value, evaluate_int
 from .family import Rule
+from .legal import legal_values
 from .problem import Problem
 from .target import Target
-
-MAX_LEGAL = 200_000
-MAX_STEPS = 30_000_000
-"""Expressions that one enumeration may evaluate, each counted by its length: some tens of seconds."""
-_STEP_CHARACTERS = 10
-_SMALLER = "give parameters fewer values, or constraints that cut more off"
 
 
 @dataclass(frozen=True)
@@ -244,44 +239,9 @@ class Space:
 
 
 def enumerate_legal(space: Space, problem: Problem, target: Target) -> Iterator[Config]:
-    """Legal configs in order, parameter by parameter.
-
-    A derived value is computed and a constraint tested as soon as the parameters that it reads are chosen,
-    so a broken one cuts off everything below: a space of millions of combinations takes about a second.
-    """
-    names = [p.name for p in space.parameters]
-    last = len(names)
-    depth_of = dict.fromkeys((*target.attributes, *problem.values), 0)
-    depth_of |= {name: position + 1 for position, name in enumerate(names)}
-    values: list[list[tuple[str, Expr]]] = [[] for _ in range(last + 1)]
-    rules: list[list[Expr]] = [[] for _ in range(last + 1)]
-    for name, expression in space.derived.items():
-        depth_of[name] = max((depth_of.get(n, last) for n in expression.names), default=0)
-        values[depth_of[name]].append((name, expression))
-    for rule in space.constraints:
-        rules[max((depth_of.get(n, last) for n in rule.require.names), default=0)].append(rule.require)
-    env: dict[str, Value] = {**target.attributes, **problem.values}
-    work = [sum(len(e.text) for e in (*(e for _, e in v), *r)) for v, r in zip(values, rules, strict=True)]
-    steps = [1 + characters // _STEP_CHARACTERS for characters in work]
-    done = legal = 0
-
-    def below(depth: int) -> Iterator[Config]:
-        nonlocal done, legal
-        done += steps[depth]
-        if done > MAX_STEPS:
-            raise DeclarationError(f"space {space.name}: too large to enumerate; {_SMALLER}")
-        for name, expression in values[depth]:
-            env[name] = expression.evaluate(env)
-        if not all(rule.evaluate(env) for rule in rules[depth]):
-            return
-        if depth == last:
-            legal += 1
-            if legal > MAX_LEGAL:
-                raise DeclarationError(f"space {space.name}: over {MAX_LEGAL:,} legal configs; {_SMALLER}")
-            yield Config({name: env[name] for name in names})  # type: ignore[misc]
-            return
-        for choice in space.parameters[depth].values:
-            env[names[depth]] = choice
-            yield from below(depth + 1)
-
-    yield from below(0)
+    """Legal configs in order; see `legal_values`."""
+    parameters = {p.name: p.values for p in space.parameters}
+    rules = [rule.require for rule in space.constraints]
+    given = {**target.attributes, **problem.values}
+    for values in legal_values(space.name, parameters, space.derived, rules, given):
+        yield Config(values)

@@ -31,9 +31,29 @@ def test_list_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[OP]["targets"]["cpu"]["feasible_configs"] >= 100
 
 
-def test_list_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert run(["list"]) == 0
-    assert "TILE_X" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "template conv_transpose2d_mean/collapsed/cpu" in lines  # whole, so that it can be searched for
+    said = " ".join(" ".join(lines).split())
+    assert "OC_TILE 16, 64 output channels of a work unit" in said
+    assert "at workload small (direct)" in said
+
+
+def test_list_of_some_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "conv_transpose2d_mean_logsumexp"]) == 0
+    shown = capsys.readouterr().out
+    assert "STREAMS" in shown
+    assert "conv2d/" not in shown
+    assert "conv2d_relu" not in shown
+    assert run(["list", "conv2d_relu", "conv2d_mish", "conv2d_relu", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["operators"]
+    assert [row["name"] for row in rows] == ["conv2d_relu", "conv2d_mish"]
+    cpu = rows[0]["targets"]["cpu"]
+    assert cpu["help"]["direct"]["OC_TILE"] == "output channels of a work unit"
+    assert set(cpu["help"]["direct"]) == set(cpu["parameters"]["direct"])
 
 
 def test_render_prints_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +89,7 @@ def test_render_prints_source(capsys: pytest.CaptureFixture[str]) -> None:
         (["render"], "Missing argument"),
         (["nope"], "No such command"),
         (["list", "--bogus"], "No such option"),
+        (["list", OP, "nope"], "unknown operator 'nope'"),
     ],
 )
 def test_bad_input(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
