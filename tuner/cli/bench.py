@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ...codegen.errors import ColdforgeError, InputError
+from ...codegen.home import writable_home
 from ...codegen.settings import load_settings
 from ...codegen.target import detect
 from . import options
@@ -56,6 +57,7 @@ def command(
     device = detect(target)
     problem = options.problem_from_options(declared, device.kind, workload, shape, dtype, precision)
     settings = load_settings()
+    writable_home(settings.home)
     console = Console(stderr=True)
     with console.status(f"timing {operator} on {device.device}: frozen, eager, compile"):
         found = bench(

@@ -34,7 +34,7 @@ def command(study: str | None, follow: bool, storage: str | None, as_json: bool)
     if follow and (as_json or study is None):
         raise InputError("--follow shows one study on the terminal; give STUDY, and leave out --json")
     opened = open_storage(storage, load_settings().home, create=False)
-    with storage_faults():
+    with storage_faults(opened):
         if study is None:
             document = studies_document(list_studies(opened))
             shown = studies_list(document)
