@@ -8,6 +8,7 @@ The same declaration gives the launch geometry, so that tuner and frozen extensi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -162,20 +163,24 @@ class Space:
 
         Raises:
             UnknownName: no such parameter.
-            InputError: a value that the parameter does not list.
+            InputError: a value that the parameter does not list, or several mistakes, which it names all.
         """
         base = self.default if base is None else base
-        merged: dict[str, int | str] = {p.name: base[p.name] for p in self.parameters}
-        for name, value in given.items():
-            if name not in self.by_name:
-                raise UnknownName(f"parameter of template {self.name}", name, list(self.by_name))
-            values = self.by_name[name].values
-            if isinstance(value, bool | float) or value not in values:
-                raise InputError(
-                    f"{name}={value} is not a value of template {self.name}; it has {list(values)}"
-                )
-            merged[name] = value
-        return Config(merged)
+        wrong = [error for name, value in given.items() if (error := self._mistake(name, value))]
+        if len(wrong) == 1:
+            raise wrong[0]
+        if wrong:
+            raise InputError("; ".join(map(str, wrong)))
+        return Config({p.name: given.get(p.name, base[p.name]) for p in self.parameters})
+
+    def _mistake(self, name: str, value: int | str) -> InputError | None:
+        """What is wrong with one parameter's value."""
+        if name not in self.by_name:
+            return UnknownName(f"parameter of template {self.name}", name, list(self.by_name))
+        values = self.by_name[name].values
+        if isinstance(value, bool | float) or value not in values:
+            return InputError(f"{name}={value} is not a value of template {self.name}; it has {list(values)}")
+        return None
 
     def environment(
         self, problem: Problem, config: Mapping[str, int | str], target: Target
@@ -199,20 +204,33 @@ class Space:
         return self._broken_rule(self.environment(problem, config, target))
 
     def _broken_rule(self, env: Mapping[str, Value]) -> str | None:
+        return next(self._broken_rules(env), None)
+
+    def _broken_rules(self, env: Mapping[str, Value]) -> Iterator[str]:
         for rule in self.constraints:
             if not rule.require.evaluate(env):
-                return f"{rule.explain(env)} (requires {rule.require.text})"
-        return None
+                yield f"{rule.explain(env)} (requires {rule.require.text})"
 
     def require(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> None:
-        """``check`` that raises.
+        """``check`` that raises, with every reason that there is.
 
         Raises:
-            InfeasibleConfig: with the reason.
+            InfeasibleConfig: the reasons.
         """
         reason = self.check(problem, config, target)
-        if reason is not None:
-            raise InfeasibleConfig(f"infeasible config of {self.name}: {reason}")
+        if reason is None:
+            return
+        reasons = [reason]
+        if target.kind == self.kind and target.arch in self.archs:
+            # A rule may rely on those before it: where they are broken, it may have no value.
+            with contextlib.suppress(DeclarationError):
+                for other in self._broken_rules(self.environment(problem, config, target)):
+                    reasons += [other] if other != reason else []
+        if len(reasons) > 1:
+            reason = f"{len(reasons)} constraints are broken: " + " ".join(
+                f"({number}) {each}" for number, each in enumerate(reasons, start=1)
+            )
+        raise InfeasibleConfig(f"infeasible config of {self.name}: {reason}")
 
     @cached_property
     def size(self) -> int:

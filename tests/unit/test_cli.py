@@ -101,6 +101,24 @@ def test_bad_input(arguments: list[str], expected: str, capsys: pytest.CaptureFi
     assert err.count("\n") == 1
 
 
+def test_render_names_every_value_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "TILE_X=33", "--set", "TILE_Q=1", "--set", "PX=3", "--set", "PY=2"]
+    assert run(["render", OP, *settings]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "TILE_X=33 is not a value of template conv2d/direct/cuda; it has [32, 64, 128]" in err
+    assert "PX=3 is not a value" in err
+    assert "'TILE_Q'" in err
+    assert "PY=2" not in err
+    settings = ["--set", "PX=8", "--set", "PY=4", "--set", "MIN_BLOCKS=4"]
+    assert run(["render", OP, *settings]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "constraints are broken: (1) " in err
+    assert "(requires 8 <= PX * PY <= 24)" in err
+    assert "(requires 256 <= RESIDENT_THREADS <= 512)" in err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
