@@ -13,8 +13,9 @@ from rich.text import Text
 from .intervals import median_interval
 from .outcome import TrialOutcome, TrialResult
 from .show_finals import finals_parts
+from .speed import fraction_of_floor, is_highest, speed_text
 from .study import Study
-from .summary import entry_of, failures, fraction_of_floor, ranked, summarise
+from .summary import entry_of, failures, ranked, summarise
 
 _TOP = 10
 _BUSY = 1.5
@@ -160,7 +161,7 @@ def _causes(causes: Mapping[str, Mapping[str, Any]]) -> Table:
 def _top(entries: Sequence[Mapping[str, Any]]) -> Table:
     """The fastest of the search. What has no value in any of them has no column."""
     table = Table("#", "ms", box=None)
-    optional = {"95%": _interval, "floor": _share, "error": _error}
+    optional = {"95%": _interval, "speed": _share, "error": _error}
     resources = [name for name in entries[0]["resources"] if any(e["resources"].get(name) for e in entries)]
     shown = {name: cell for name, cell in optional.items() if any(cell(entry) != "-" for entry in entries)}
     for name in (*shown, *(name.removesuffix("_bytes") for name in resources), "template", "config"):
@@ -179,8 +180,11 @@ def _interval(entry: Mapping[str, Any]) -> str:
 
 
 def _share(entry: Mapping[str, Any]) -> str:
+    """Of the device's memory or arithmetic speed, as the best's line says."""
     share = fraction_of_floor(entry)
-    return "-" if share is None else f"{100 * share:.0f}%"
+    if share is None:
+        return "-"
+    return "highest" if is_highest(entry) else f"{100 * share:.0f}%"
 
 
 def _error(entry: Mapping[str, Any]) -> str:
@@ -196,10 +200,9 @@ def _entry(entry: Mapping[str, Any] | None) -> str:
 
 
 def _time(entry: Mapping[str, Any]) -> str:
-    share, joules = fraction_of_floor(entry), entry.get("energy_j")
-    which = f", set by {entry['limit']}" if entry.get("limit") else ""
-    floor = "" if share is None else f" ({100 * share:.0f}% of the floor{which})"
-    return f"{entry['time_ms']:.4g} ms{floor}" + ("" if joules is None else f", {1e3 * joules:.4g} mJ")
+    speed, joules = speed_text(entry), entry.get("energy_j")
+    share = f" ({speed})" if speed else ""
+    return f"{entry['time_ms']:.4g} ms{share}" + ("" if joules is None else f", {1e3 * joules:.4g} mJ")
 
 
 def _config(config: Mapping[str, Any]) -> str:
