@@ -86,8 +86,9 @@ def test_render_prints_source(capsys: pytest.CaptureFixture[str]) -> None:
         (["render", OP, "--shape", "H=1"], "larger than the padded image"),
         (["render", OP, "--dtype", "fp8"], "unknown dtype"),
         (["render", OP, "--templates", "/nonexistent"], "not a folder"),
-        (["render"], "Missing argument"),
-        (["nope"], "No such command"),
+        (["render"], "Missing argument 'OP'. (see coldforge render --help)"),
+        (["nope"], "No such command 'nope'; there are list, render,"),
+        (["tun", OP], "No such command 'tun'; did you mean tune?"),
         (["list", "--bogus"], "No such option"),
         (["list", OP, "nope"], "unknown operator 'nope'"),
     ],
@@ -123,6 +124,16 @@ def test_render_names_every_value_that_cannot_be(capsys: pytest.CaptureFixture[s
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     assert "Usage: coldforge" in capsys.readouterr().out
+
+
+def test_the_list_of_commands_is_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "..." not in shown.partition("Commands:")[2]
+    assert all(f"\n  {command} " in shown for command in COMMANDS)
 
 
 def test_unknown_setting_is_bad_input(

@@ -20,7 +20,7 @@ from coldforge.tuner.progress import (
     readable_seconds,
 )
 from coldforge.tuner.search import FeasibleSet
-from coldforge.tuner.show import result_tables
+from coldforge.tuner.show import _top, result_tables
 from coldforge.tuner.speed import fraction_of_floor, speed_text
 from coldforge.tuner.storage import open_storage
 from coldforge.tuner.study import Study, open_study
@@ -193,7 +193,7 @@ def test_show_lists_studies(study: Study, tmp_path: Path, capsys: pytest.Capture
     assert run(["show"]) == 0
     text = capsys.readouterr().out
     assert study.name in text
-    assert "14 configs, 2 of them failed, best 1.7 ms (29% of the device's speed) (no finals yet)" in text
+    assert "14 configs, 2 of them failed, best 1.7 ms (no finals yet), 20" in text
     assert run(["show", empty.name]) == 0
     assert "none" in capsys.readouterr().out
 
@@ -343,3 +343,26 @@ def test_the_words_for_a_share_of_the_devices_speed() -> None:
     assert words(1.0, 1.0, limit="memory") == "the highest memory speed seen on the device"
     assert words(1.0, 1.3) == "the highest speed seen on the device"
     assert words(1.0, None) == words(None, 1.0) == words(1.0, 0.0) == speed_text(None) == ""
+
+
+def test_the_fastest_are_told_apart_by_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A config in full takes ten lines of a narrow terminal; and one problem on one device has one floor."""
+    configs = [{"TILE": 8, "KIND": "a", "VEC": 4}, {"TILE": 8, "KIND": "b", "VEC": 4}, {"TILE": 16}]
+    floors = (0.5, 0.8, 0.4)  # as the probe of the device was corrected
+    entries = [
+        {
+            "template": "t" if index < 2 else "u",
+            "config": config,
+            "time_ms": 1.0 + index,
+            "floor_ms": floor_ms,
+            "error": 1e-7,
+            "resources": {},
+            "ci95_ms": None,
+        }
+        for index, (config, floor_ms) in enumerate(zip(configs, floors, strict=True))
+    ]
+    Console(width=80).print(_top(entries, {**entries[0], "from": "finals"}))
+    heads, *lines = capsys.readouterr().out.splitlines()
+    assert heads.split()[:4] == ["#", "ms", "speed", "error"]
+    assert [line.split()[2] for line in lines] == ["40%", "20%", "13%"]
+    assert [line.split()[4:] for line in lines] == [["(the", "best)"], ["KIND=b"], ["u", "TILE=16"]]

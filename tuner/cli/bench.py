@@ -19,7 +19,7 @@ from .bench_table import print_bench
 from .output import print_json
 
 
-@click.command("bench")
+@click.command("bench", short_help="Time a frozen kernel against PyTorch eager and compile.")
 @click.argument("operator", metavar="OP")
 @options.target_option("auto", "cuda", "cpu", default="auto")
 @options.workload_option

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _OWN = "coldforge.generated"
 
 
-@click.command("build")
+@click.command("build", short_help="Build the extension of generated/.")
 @click.option(
     "--recompile",
     is_flag=True,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SHOWN_PER_CAUSE = 3
 
 
-@click.command("check")
+@click.command("check", short_help="Execute CUDA kernels on the CPU and look for faults.")
 @click.argument("operator", metavar="[OP]", required=False)
 @click.option(
     "--all", "every", is_flag=True, help="Every legal config, not a set that covers all pairs of values."

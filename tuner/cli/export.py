@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "t4")
 
 
-@click.command("export")
+@click.command("export", short_help="Write a study's trials as CSV, JSON or T4.")
 @click.argument("study", metavar="STUDY")
 @click.option(
     "--format",

@@ -25,7 +25,7 @@ _Read = tuple[object, ...]
 """A space, and all that it reads of a problem."""
 
 
-@click.command("list")
+@click.command("list", short_help="What can be tuned: operators, templates, parameters.")
 @click.argument("operators", metavar="[OP]...", nargs=-1)
 @options.templates_option
 @options.json_option

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NEEDS = {"altair": "altair", "vl_convert": "vl-convert-python"}
 
 
-@click.command("report")
+@click.command("report", short_help="Write a study's charts and reasons as one HTML file.")
 @click.argument("study", metavar="STUDY")
 @click.option("-o", "--output", metavar="FILE", required=True, help="The HTML file to write.")
 @click.option("--from", "bundle", metavar="BUNDLE", help="Take the study from a bundle of freeze --bundle.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 
-@click.command("show")
+@click.command("show", short_help="Show a study on the terminal, or the list of them.")
 @click.argument("study", metavar="[STUDY]", required=False)
 @click.option("--follow", is_flag=True, help="Keep showing it until the run at work on it ends, or Ctrl-C.")
 @click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")

@@ -71,7 +71,7 @@ class _Bytes(click.ParamType):
         return int(value)
 
 
-@click.command("tune")
+@click.command("tune", short_help="Search for the fastest right variant of an operator.")
 @click.argument("operator", metavar="OP")
 @options.target_option("auto", "cuda", "cpu", default="auto")
 @click.option(
