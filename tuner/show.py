@@ -14,7 +14,7 @@ from rich.text import Text
 from .intervals import median_interval
 from .outcome import TrialOutcome, TrialResult
 from .show_finals import differs, finals_parts
-from .speed import fraction_of_floor, is_highest, speed_text
+from .speed import fraction_of_floor, is_highest, percent, speed_text
 from .study import Study
 from .summary import entry_of, failures, ranked, summarise
 
@@ -192,7 +192,7 @@ def _share(entry: Mapping[str, Any], floor_ms: float | None) -> str:
     share = fraction_of_floor(known)
     if share is None:
         return "-"
-    return "highest" if is_highest(known) else f"{100 * share:.0f}%"
+    return "highest" if is_highest(known) else percent(share)
 
 
 def _error(entry: Mapping[str, Any]) -> str:

@@ -46,4 +46,9 @@ def speed_text(entry: Mapping[str, Any] | None) -> str:
     name = speed_name(entry.get("limit"))
     if is_highest(entry):
         return f"the highest {name} seen on the device"
-    return f"{100 * share:.0f}% of the device's {name}"
+    return f"{percent(share)} of the device's {name}"
+
+
+def percent(share: float) -> str:
+    """``50%``; never 0%, which no time is."""
+    return "under 1%" if share < 0.01 else f"{100 * share:.0f}%"

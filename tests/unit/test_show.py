@@ -339,6 +339,7 @@ def test_the_words_for_a_share_of_the_devices_speed() -> None:
     assert words(2.0, 1.0, limit="memory") == "50% of the device's memory speed"
     assert words(2.0, 1.0, limit="arithmetic") == "50% of the device's arithmetic speed"
     assert words(2.0, 1.0) == "50% of the device's speed"
+    assert words(1000.0, 1.0) == "under 1% of the device's speed"
     # A kernel that beat the probe of its device: 100% would sound as if nothing faster were possible.
     assert words(1.0, 1.0, limit="memory") == "the highest memory speed seen on the device"
     assert words(1.0, 1.3) == "the highest speed seen on the device"

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from ..speed import fraction_of_floor, is_highest, speed_name
+from ..speed import fraction_of_floor, is_highest, percent, speed_name
 
 _MAIN = ("ms (95%)", "frozen faster by (95%)", "L2 error")
 _BESIDE = {"warm ms": "warm_ms", "graph ms": "graph_ms", "mJ": "energy_j"}
@@ -100,7 +100,7 @@ def _speed(found: dict[str, Any]) -> str:
     allows = f"The device's {name} allows {found['floor_ms']:.4g} ms at best"
     if is_highest(entry):
         return f"{allows}, as far as it was probed; the frozen kernel is as fast as that, or faster."
-    return f"{allows}; the frozen kernel reaches {100 * share:.0f}% of that speed."
+    return f"{allows}; the frozen kernel reaches {percent(share)} of that speed."
 
 
 def _noisy(interval: Sequence[float]) -> bool:
