@@ -8,6 +8,7 @@ The same declaration gives the launch geometry, so that tuner and frozen extensi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,14 +17,9 @@ from pathlib import Path
 from .errors import DeclarationError, InfeasibleConfig, InputError, UnknownName
 from .expr import Expr, Value, evaluate_int
 from .family import Rule
+from .legal import legal_values
 from .problem import Problem
 from .target import Target
-
-MAX_LEGAL = 200_000
-MAX_STEPS = 30_000_000
-"""Expressions that one enumeration may evaluate, each counted by its length: some tens of seconds."""
-_STEP_CHARACTERS = 10
-_SMALLER = "give parameters fewer values, or constraints that cut more off"
 
 
 @dataclass(frozen=True)
@@ -167,20 +163,24 @@ class Space:
 
         Raises:
             UnknownName: no such parameter.
-            InputError: a value that the parameter does not list.
+            InputError: a value that the parameter does not list, or several mistakes, which it names all.
         """
         base = self.default if base is None else base
-        merged: dict[str, int | str] = {p.name: base[p.name] for p in self.parameters}
-        for name, value in given.items():
-            if name not in self.by_name:
-                raise UnknownName(f"parameter of template {self.name}", name, list(self.by_name))
-            values = self.by_name[name].values
-            if isinstance(value, bool | float) or value not in values:
-                raise InputError(
-                    f"{name}={value} is not a value of template {self.name}; it has {list(values)}"
-                )
-            merged[name] = value
-        return Config(merged)
+        wrong = [error for name, value in given.items() if (error := self._mistake(name, value))]
+        if len(wrong) == 1:
+            raise wrong[0]
+        if wrong:
+            raise InputError("; ".join(map(str, wrong)))
+        return Config({p.name: given.get(p.name, base[p.name]) for p in self.parameters})
+
+    def _mistake(self, name: str, value: int | str) -> InputError | None:
+        """What is wrong with one parameter's value."""
+        if name not in self.by_name:
+            return UnknownName(f"parameter of template {self.name}", name, list(self.by_name))
+        values = self.by_name[name].values
+        if isinstance(value, bool | float) or value not in values:
+            return InputError(f"{name}={value} is not a value of template {self.name}; it has {list(values)}")
+        return None
 
     def environment(
         self, problem: Problem, config: Mapping[str, int | str], target: Target
@@ -204,20 +204,33 @@ class Space:
         return self._broken_rule(self.environment(problem, config, target))
 
     def _broken_rule(self, env: Mapping[str, Value]) -> str | None:
+        return next(self._broken_rules(env), None)
+
+    def _broken_rules(self, env: Mapping[str, Value]) -> Iterator[str]:
         for rule in self.constraints:
             if not rule.require.evaluate(env):
-                return f"{rule.explain(env)} (requires {rule.require.text})"
-        return None
+                yield f"{rule.explain(env)} (requires {rule.require.text})"
 
     def require(self, problem: Problem, config: Mapping[str, int | str], target: Target) -> None:
-        """``check`` that raises.
+        """``check`` that raises, with every reason that there is.
 
         Raises:
-            InfeasibleConfig: with the reason.
+            InfeasibleConfig: the reasons.
         """
         reason = self.check(problem, config, target)
-        if reason is not None:
-            raise InfeasibleConfig(f"infeasible config of {self.name}: {reason}")
+        if reason is None:
+            return
+        reasons = [reason]
+        if target.kind == self.kind and target.arch in self.archs:
+            # A rule may rely on those before it: where they are broken, it may have no value.
+            with contextlib.suppress(DeclarationError):
+                for other in self._broken_rules(self.environment(problem, config, target)):
+                    reasons += [other] if other != reason else []
+        if len(reasons) > 1:
+            reason = f"{len(reasons)} constraints are broken: " + " ".join(
+                f"({number}) {each}" for number, each in enumerate(reasons, start=1)
+            )
+        raise InfeasibleConfig(f"infeasible config of {self.name}: {reason}")
 
     @cached_property
     def size(self) -> int:
@@ -244,44 +257,9 @@ class Space:
 
 
 def enumerate_legal(space: Space, problem: Problem, target: Target) -> Iterator[Config]:
-    """Legal configs in order, parameter by parameter.
-
-    A derived value is computed and a constraint tested as soon as the parameters that it reads are chosen,
-    so a broken one cuts off everything below: a space of millions of combinations takes about a second.
-    """
-    names = [p.name for p in space.parameters]
-    last = len(names)
-    depth_of = dict.fromkeys((*target.attributes, *problem.values), 0)
-    depth_of |= {name: position + 1 for position, name in enumerate(names)}
-    values: list[list[tuple[str, Expr]]] = [[] for _ in range(last + 1)]
-    rules: list[list[Expr]] = [[] for _ in range(last + 1)]
-    for name, expression in space.derived.items():
-        depth_of[name] = max((depth_of.get(n, last) for n in expression.names), default=0)
-        values[depth_of[name]].append((name, expression))
-    for rule in space.constraints:
-        rules[max((depth_of.get(n, last) for n in rule.require.names), default=0)].append(rule.require)
-    env: dict[str, Value] = {**target.attributes, **problem.values}
-    work = [sum(len(e.text) for e in (*(e for _, e in v), *r)) for v, r in zip(values, rules, strict=True)]
-    steps = [1 + characters // _STEP_CHARACTERS for characters in work]
-    done = legal = 0
-
-    def below(depth: int) -> Iterator[Config]:
-        nonlocal done, legal
-        done += steps[depth]
-        if done > MAX_STEPS:
-            raise DeclarationError(f"space {space.name}: too large to enumerate; {_SMALLER}")
-        for name, expression in values[depth]:
-            env[name] = expression.evaluate(env)
-        if not all(rule.evaluate(env) for rule in rules[depth]):
-            return
-        if depth == last:
-            legal += 1
-            if legal > MAX_LEGAL:
-                raise DeclarationError(f"space {space.name}: over {MAX_LEGAL:,} legal configs; {_SMALLER}")
-            yield Config({name: env[name] for name in names})  # type: ignore[misc]
-            return
-        for choice in space.parameters[depth].values:
-            env[names[depth]] = choice
-            yield from below(depth + 1)
-
-    yield from below(0)
+    """Legal configs in order; see `legal_values`."""
+    parameters = {p.name: p.values for p in space.parameters}
+    rules = [rule.require for rule in space.constraints]
+    given = {**target.attributes, **problem.values}
+    for values in legal_values(space.name, parameters, space.derived, rules, given):
+        yield Config(values)

@@ -17,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .outcome import TrialOutcome, TrialResult
+from .speed import speed_text
+from .summary import entry_of
 
 _LINE_EVERY_S = 5.0
 _RATES_AFTER_S = 2.0
@@ -60,12 +62,11 @@ class Snapshot:
 
     @property
     def best_text(self) -> str:
-        """The best time, and how much of the floor it reaches."""
+        """The best time, and how much of the device's speed it reaches."""
         if self.best is None or self.best.time_ms is None:
             return "none yet"
-        floor = self.best.details.get("floor_ms")
-        share = f" ({100 * floor / self.best.time_ms:.0f}% of the floor)" if floor else ""
-        return f"{self.best.time_ms:.4g} ms{share}"
+        speed = speed_text(entry_of(self.best))
+        return f"{self.best.time_ms:.4g} ms" + (f" ({speed})" if speed else "")
 
     @property
     def failures_text(self) -> str:

@@ -45,8 +45,9 @@ def declared_for(name: str, given: Catalogue, url: str | None, home: Path) -> Ca
         return given
     from .storage import open_storage, storage_faults
 
-    with storage_faults():
-        roots = remembered(open_storage(url, home, create=False), [name])
+    storage = open_storage(url, home, create=False)
+    with storage_faults(storage):
+        roots = remembered(storage, [name])
     return extended(given, roots)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,9 +13,10 @@ from rich.text import Text
 
 from .intervals import median_interval
 from .outcome import TrialOutcome, TrialResult
-from .show_finals import finals_parts
+from .show_finals import differs, finals_parts
+from .speed import fraction_of_floor, is_highest, percent, speed_text
 from .study import Study
-from .summary import entry_of, failures, fraction_of_floor, ranked, summarise
+from .summary import entry_of, failures, ranked, summarise
 
 _TOP = 10
 _BUSY = 1.5
@@ -53,7 +55,7 @@ def study_tables(document: Mapping[str, Any]) -> RenderableType:
     """One study for a person."""
     parts: list[RenderableType] = [_facts(document), *finals_parts(document)]
     if document["top"]:
-        parts.append(_top(document["top"]))
+        parts.append(_top(document["top"], document["best"]))
     if document["failures"]:
         parts.append(_causes(document["failures"]))
     return Group(*parts)
@@ -109,7 +111,7 @@ def studies_list(document: Mapping[str, Any]) -> RenderableType:
         return Text("no studies yet; coldforge tune OP makes one")
     parts: list[RenderableType] = []
     for row in document["studies"]:
-        best = "none yet" if row["best"] is None else _time(row["best"])
+        best = "none yet" if row["best"] is None else f"{row['best']['time_ms']:.4g} ms"
         provisional = "" if row["finals_held"] or row["best"] is None else " (no finals yet)"
         failed = sum(count for name, count in row["outcomes"].items() if name != TrialOutcome.OK)
         configs = f"{row['finished']} configs" + (f", {failed} of them failed" if failed else "")
@@ -157,20 +159,26 @@ def _causes(causes: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
-def _top(entries: Sequence[Mapping[str, Any]]) -> Table:
+def _top(entries: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None) -> Table:
     """The fastest of the search. What has no value in any of them has no column."""
     table = Table("#", "ms", box=None)
-    optional = {"95%": _interval, "floor": _share, "error": _error}
+    # One problem on one device: what the device can do is what was learned of it last.
+    floor_ms = min((entry["floor_ms"] for entry in entries if entry["floor_ms"]), default=None)
+    optional = {"95%": _interval, "speed": partial(_share, floor_ms=floor_ms), "error": _error}
     resources = [name for name in entries[0]["resources"] if any(e["resources"].get(name) for e in entries)]
     shown = {name: cell for name, cell in optional.items() if any(cell(entry) != "-" for entry in entries)}
-    for name in (*shown, *(name.removesuffix("_bytes") for name in resources), "template", "config"):
-        table.add_column(name)
+    for name in (*shown, *(name.removesuffix("_bytes") for name in resources)):
+        table.add_column(name, no_wrap=True)
+    table.add_column("where it differs from the best")
     for rank, entry in enumerate(entries, start=1):
         figures = [cell(entry) for cell in shown.values()]
         figures += [str(entry["resources"].get(name, "-")) for name in resources]
-        cells = [f"{entry['time_ms']:.4g}", *figures, entry["template"], _config(entry["config"])]
-        table.add_row(str(rank), *map(Text, cells))
+        table.add_row(*map(Text, (str(rank), f"{entry['time_ms']:.4g}", *figures, _from_best(entry, best))))
     return table
+
+
+def _from_best(entry: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
+    return differs(entry, best) or "(the best)"
 
 
 def _interval(entry: Mapping[str, Any]) -> str:
@@ -178,9 +186,13 @@ def _interval(entry: Mapping[str, Any]) -> str:
     return "-".join(f"{end:.4g}" for end in ends) if ends else "-"
 
 
-def _share(entry: Mapping[str, Any]) -> str:
-    share = fraction_of_floor(entry)
-    return "-" if share is None else f"{100 * share:.0f}%"
+def _share(entry: Mapping[str, Any], floor_ms: float | None) -> str:
+    """Of the device's memory or arithmetic speed, as the best's line says."""
+    known = {**entry, "floor_ms": floor_ms}
+    share = fraction_of_floor(known)
+    if share is None:
+        return "-"
+    return "highest" if is_highest(known) else percent(share)
 
 
 def _error(entry: Mapping[str, Any]) -> str:
@@ -196,10 +208,9 @@ def _entry(entry: Mapping[str, Any] | None) -> str:
 
 
 def _time(entry: Mapping[str, Any]) -> str:
-    share, joules = fraction_of_floor(entry), entry.get("energy_j")
-    which = f", set by {entry['limit']}" if entry.get("limit") else ""
-    floor = "" if share is None else f" ({100 * share:.0f}% of the floor{which})"
-    return f"{entry['time_ms']:.4g} ms{floor}" + ("" if joules is None else f", {1e3 * joules:.4g} mJ")
+    speed, joules = speed_text(entry), entry.get("energy_j")
+    share = f" ({speed})" if speed else ""
+    return f"{entry['time_ms']:.4g} ms{share}" + ("" if joules is None else f", {1e3 * joules:.4g} mJ")
 
 
 def _config(config: Mapping[str, Any]) -> str:

@@ -62,12 +62,13 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in sorted(rows, key=lambda row: (_ORDER.get(row["standing"], 3), row[figure] or 0.0)):
         standing = "chosen" if row is winner else row["standing"]
         sizes = [str((row.get("resources") or {}).get(name, "-")) for name in sized]
-        cells = [Text(cell) for cell in (standing, *_figures(row, energy), *sizes, _differs(row, winner))]
+        cells = [Text(cell) for cell in (standing, *_figures(row, energy), *sizes, differs(row, winner))]
         table.add_row(*cells, style="bold" if row is winner else "")
     return table
 
 
-def _differs(row: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
+def differs(row: Mapping[str, Any], winner: Mapping[str, Any] | None) -> str:
+    """What a config has otherwise than the winner's: in full where that is of another template."""
     if row is winner:
         return "(the best)"
     same = winner is not None and row["template"] == winner["template"]

@@ -19,11 +19,12 @@ from typing import Any
 import optuna
 import sqlalchemy.exc
 from optuna.exceptions import OptunaError, StorageInternalError
-from optuna.storages import BaseStorage
+from optuna.storages import BaseStorage, RDBStorage
 from sqlalchemy.engine import make_url
 
-from ..codegen.errors import ColdforgeError, InputError
+from ..codegen.errors import InputError
 from .bulk_storage import BulkStorage
+from .storage_errors import storage_error
 
 _BUSY_TIMEOUT_S = 30
 _FIRST_OPEN_ATTEMPTS = 5
@@ -44,8 +45,9 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
             be read a copy is opened.
 
     Raises:
-        InputError: the URL is malformed, or its driver is not installed.
-        ColdforgeError: the database cannot be opened.
+        InputError: the URL is malformed, its driver is not installed, or its file is damaged or may not be
+            written.
+        ColdforgeError: the database cannot be opened otherwise.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     place = url or default_url(home)
@@ -74,23 +76,39 @@ def is_embedded(storage: BaseStorage | None) -> bool:
 
 
 @contextlib.contextmanager
-def storage_faults() -> Iterator[None]:
+def storage_faults(storage: BaseStorage | None = None) -> Iterator[None]:
     """Around reads and writes of an open storage: a database that fails (a full or read-only disk, a damaged
     file, a lost connection) is one line, not a traceback.
 
+    Args:
+        storage: which, for the message.
+
     Raises:
-        ColdforgeError: the storage failed.
+        InputError: its file is damaged, or may not be written.
+        ColdforgeError: it failed otherwise.
     """
     try:
         yield
     except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
-        cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
-        raise ColdforgeError(f"the studies cannot be read or written: {_first_line(cause)}") from error
+        file = _file_of(storage)
+        doing = f"the studies{f' in {file}' if file else ''} cannot be read or written"
+        raise storage_error(doing, error, file or "FILE") from error
+
+
+def _file_of(storage: BaseStorage | None) -> str | None:
+    if isinstance(storage, RDBStorage) and is_embedded(storage):
+        return storage.engine.url.database
+    return None
 
 
 def _is_there(path: Path) -> bool:
     try:
-        return path.exists()
+        if path.exists():
+            return True
+        above = next((folder for folder in path.absolute().parents if folder.exists()), path)
+        if not above.is_dir():
+            raise InputError(f"cannot open the studies in {path}: {above} is a file, not a folder")
+        return False
     except OSError as error:  # a name that no file can have
         raise InputError(f"cannot open the studies in {path}: {error.strerror or error}") from None
 
@@ -102,16 +120,16 @@ def _refuse_foreign(path: Path, shown: Path) -> None:
         shown: what a message calls it.
 
     Raises:
-        InputError: it has tables, and none of Optuna's.
-        ColdforgeError: it cannot be read.
+        InputError: it has tables, and none of Optuna's; or it is damaged, or may not be read.
+        ColdforgeError: it cannot be read otherwise.
     """
     if not path.is_file() or path.stat().st_size == 0:
         return
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as connection:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    except sqlite3.Error as error:
-        raise ColdforgeError(f"cannot open the studies in {shown}: {error}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise storage_error(f"cannot open the studies in {shown}", error, str(shown)) from error
     if names and not {"version_info", "studies"} <= names:
         raise InputError(f"{shown} is another program's database, not one of studies; name another file")
 
@@ -133,7 +151,7 @@ def _copy(path: Path) -> Path:
             if (path.parent / name).exists():
                 shutil.copyfile(path.parent / name, Path(folder) / name)
     except OSError as error:
-        raise ColdforgeError(f"cannot read the studies in {path}: {error.strerror or error}") from error
+        raise storage_error(f"cannot read the studies in {path}", error) from error
     return Path(folder) / path.name
 
 
@@ -146,7 +164,7 @@ def _write_ahead(path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
     except (OSError, sqlite3.Error) as error:
-        raise ColdforgeError(f"cannot open the studies in {path}: {error}") from error
+        raise storage_error(f"cannot open the studies in {path}", error, str(path)) from error
 
 
 def _open(url: str, shown: str, engine: dict[str, Any]) -> BaseStorage:
@@ -161,7 +179,7 @@ def _open(url: str, shown: str, engine: dict[str, Any]) -> BaseStorage:
             # Two processes that open a fresh database at once both try to make the tables; the loser tries
             # again.
             if attempt == _FIRST_OPEN_ATTEMPTS - 1:
-                raise ColdforgeError(f"cannot open storage {shown}: {_first_line(error)}") from error
+                raise storage_error(f"cannot open storage {shown}", error) from error
             time.sleep(0.1 * 2**attempt)
     raise AssertionError("unreachable")
 

@@ -167,13 +167,6 @@ def misbehaved(results: list[TrialResult]) -> list[Entry]:
     return found
 
 
-def fraction_of_floor(entry: Mapping[str, Any] | None) -> float | None:
-    """floor / time, at most about 1; None where either is unknown."""
-    if not entry or not entry.get("time_ms") or not entry.get("floor_ms"):
-        return None
-    return float(entry["floor_ms"]) / float(entry["time_ms"])
-
-
 def _same(finalist: Mapping[str, Any], result: TrialResult) -> bool:
     return finalist["template"] == result.template and finalist["config"] == dict(result.config)
 

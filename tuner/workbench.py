@@ -28,6 +28,7 @@ from .inputs import draw
 from .measure import INPUT_SETS, Timing, in_rounds, time_variant, warm_ms
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
+from .shapes import describe
 from .verify import Checks, Verdict, abi_scalars, abi_sizes, build_checks
 
 Quiet = Callable[[], AbstractContextManager[object]]
@@ -174,8 +175,8 @@ class Workbench:
         """The checks and timed inputs for a request, built when they are not those at hand.
 
         Raises:
-            InputError: The problem cannot be verified (see `build_checks`), its operator is not declared, or
-                is declared otherwise than where the request was made.
+            InputError: The problem cannot be verified (see `build_checks`) or does not fit the memory, its
+                operator is not declared, or is declared otherwise than where the request was made.
         """
         found = self._studies.get(request.study_key)
         if found is None:
@@ -187,15 +188,22 @@ class Workbench:
                     f"the declaration of {problem.operator.name} was changed while it was tuned; the same "
                     "command starts a new study"
                 )
-            checks = build_checks(self.device, problem, request.precision, request.seed)
-            kind = checks.workload[0].kind
-            seeds = range(request.seed, request.seed + INPUT_SETS)
-            timed = tuple(TimedSet.make(self.device, problem, kind, seed) for seed in seeds)
-            examiner = Examiner(self.device, checks.all())
-            after = Examiner(self.device, checks.after_timing(), examiner.outputs)
-            found = Study(problem, request.precision, checks, examiner, after, timed)
+            try:
+                with self.device.memory():
+                    found = self._made(problem, request)
+            except LaunchRefused as error:
+                raise InputError(_too_large(problem, error)) from None
             self._studies[request.study_key] = found
         return found
+
+    def _made(self, problem: Problem, request: TrialRequest) -> Study:
+        checks = build_checks(self.device, problem, request.precision, request.seed)
+        kind = checks.workload[0].kind
+        seeds = range(request.seed, request.seed + INPUT_SETS)
+        timed = tuple(TimedSet.make(self.device, problem, kind, seed) for seed in seeds)
+        examiner = Examiner(self.device, checks.all())
+        after = Examiner(self.device, checks.after_timing(), examiner.outputs)
+        return Study(problem, request.precision, checks, examiner, after, timed)
 
     def trial(self, request: TrialRequest) -> TrialResult:
         """Verifies a variant, times it, verifies it again."""
@@ -323,6 +331,14 @@ class Workbench:
     def _doubt(self, timing: Timing, study: Study) -> str:
         cold = self.device.cold_headline
         return impossible(timing.time_ms, study.problem, self.ceilings, study.precision, cold=cold)
+
+
+def _too_large(problem: Problem, error: LaunchRefused) -> str:
+    gigabytes = (problem.bytes_read + problem.bytes_written) / 1e9
+    return (
+        f"{problem.operator.name} at {describe(problem)} does not fit the memory: its tensors take "
+        f"{gigabytes:,.1f} GB, and checking variants several times as much; choose smaller sizes ({error})"
+    )
 
 
 def _renew(study: Study) -> None:

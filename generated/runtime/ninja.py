@@ -18,6 +18,9 @@ _TABLE_FLAGS = (
     "-std=c++17 -O2 -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -Wall -Wno-unused-function"
     f" -DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}"
 )
+# What messages of the library call the folders of the machine that builds: these are no use elsewhere, and
+# without them the same sources give the same library wherever they lie.
+_PACKAGE, _TORCH = "package", "torch"
 _LINK_FLAGS = "-shared -Wl,--no-undefined -Wl,--build-id=none -Wl,-z,relro,-z,now"
 
 
@@ -37,8 +40,9 @@ def build_file(manifest: Manifest, compiler: str, output: str, machine: str) -> 
     lines = [
         "ninja_required_version = 1.5",
         f"cxx = {_shell(compiler)}",
+        f"maps = {_map(root, _PACKAGE)} {_map(torch_root, _TORCH)}",
         "rule compile",
-        "  command = $cxx $flags -MMD -MF $out.d -c $in -o $out",
+        "  command = $cxx $flags $maps -MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = compile $out",
@@ -67,6 +71,10 @@ def _unit(root: Path, unit: dict[str, Any]) -> list[str]:
         f"build {unit['symbol']}.o: compile {_path(root / unit['source'])}",
         f"  flags = {flags} -Dcoldforge_kernel={unit['symbol']} -Dcoldforge_finish={unit['symbol']}_finish",
     ]
+
+
+def _map(folder: Path, name: str) -> str:
+    return _shell(f"-ffile-prefix-map={folder}={name}")
 
 
 def _path(path: Path) -> str:

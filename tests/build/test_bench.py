@@ -19,7 +19,8 @@ from coldforge.codegen.settings import Settings
 from coldforge.codegen.target import cpu_target
 from coldforge.tuner import bench as bench_module
 from coldforge.tuner.bench import _speedups, bench
-from coldforge.tuner.cli.bench import _show, command
+from coldforge.tuner.cli.bench import command
+from coldforge.tuner.cli.bench_table import print_bench
 
 pytestmark = pytest.mark.build
 
@@ -106,7 +107,7 @@ def test_a_family_brings_its_own_peers(
     assert {name for name, row in rows.items() if row["error"] is None} == {"sum_x"}
     assert all(row["bound_ratio"] < 1 for row in rows.values() if row["answers"])
     assert set(found["speedup"]) == set(found["speedup_ci95"]) == set(rows) - {"frozen"}
-    _show(found)
+    print_bench(found)
 
 
 def test_a_shape_that_is_not_covered_is_refused(
@@ -171,16 +172,54 @@ FOUND = {
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    _show(FOUND)
+    print_bench(FOUND)
     shown = capsys.readouterr().out
     assert "2.50x" in shown
     assert "no compiler" in shown
-    assert "floor 0.5 ms" in shown
+    assert "The device's speed allows 0.5 ms at best; the frozen kernel reaches 50% of" in shown
     assert "2.45-2.55" in shown
     assert "busy" not in shown
     assert "yardstick" in shown
-    _show({**FOUND, "speedup_ci95": {"eager": [1.4, 3.1], "sum_x": [0.8, 0.8]}})
+    print_bench({**FOUND, "speedup_ci95": {"eager": [1.4, 3.1], "sum_x": [0.8, 0.8]}})
     assert "machine was busy" in capsys.readouterr().out
+
+
+def test_the_table_is_whole_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no room beside the times stands below them; nothing is cut off or broken within a figure."""
+    monkeypatch.setenv("COLUMNS", "80")
+    beside = {"warm_ms": 0.75, "graph_ms": 0.625, "energy_j": 0.4375}
+    ends = {"ci95_ms": [123.4567, 134.5678], "error": 1.25e-7, "reason": ""}
+    rows = [
+        {"name": "frozen", "time_ms": 129.1234, **ends, **beside},
+        {"name": "compile, TF32 allowed", "time_ms": 129.5678, **ends, **beside},
+        {"name": "compile", "time_ms": None, "ci95_ms": None, "error": None, "reason": "no compiler " * 20},
+    ]
+    times = {"speedup": {"compile, TF32 allowed": 12.5}}
+    found = {**FOUND, "rows": rows, **times, "speedup_ci95": {"compile, TF32 allowed": [12.25, 12.75]}}
+    print_bench(found)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    one = next(line for line in lines if line.startswith("compile, TF32 allowed"))
+    assert one.split()[3:] == ["129.6", "(123.5-134.6)", "12.50x", "(12.25-12.75)", "1.2e-07"]
+    other = [line for line in lines if line.startswith("compile, TF32 allowed")][1]
+    assert other.split()[3:] == ["0.75", "0.625", "437.5"]
+    assert "compile was not timed: no compiler no compiler" in "\n".join(lines)
+    monkeypatch.setenv("COLUMNS", "160")
+    print_bench(found)
+    wide = [line for line in capsys.readouterr().out.splitlines() if line.startswith("compile, TF32")]
+    assert len(wide) == 1
+    assert wide[0].split()[-3:] == ["0.75", "0.625", "437.5"]
+
+
+def test_a_kernel_that_beats_the_probe(capsys: pytest.CaptureFixture[str]) -> None:
+    print_bench({**FOUND, "floor_ms": 1.5, "floor": {"limit": "arithmetic"}})
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "arithmetic speed allows 1.5 ms at best, as far as it was probed; the frozen kernel is as" in shown
+    assert "%" not in shown.split("allows")[1]
+    print_bench({**FOUND, "floor_ms": 0.0})
+    assert "its memory sets no least time" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from coldforge.codegen.compile.elf import symbols
 from coldforge.codegen.freeze import Winner, freeze
 from coldforge.codegen.freeze.units import all_units
@@ -118,6 +119,20 @@ def test_cubins_are_embedded_as_they_are(built: Path, fake_cuda_winner: WinnerFa
     exported = [s.name for s in symbols(data) if s.binding == "global" and s.defined]
     linker = {"_init", "_fini", "_edata", "_end", "__bss_start"}
     assert {name for name in exported if not name.startswith("coldforge_")} <= linker
+
+
+def test_a_library_is_the_same_wherever_it_was_built(built: Path, tmp_path: Path) -> None:
+    """Its messages name no folder of the machine that built it."""
+    other = tmp_path / "a b'c" / "deeper"
+    other.mkdir(parents=True)
+    shutil.copytree(built / "pk", other / "pk", ignore=shutil.ignore_patterns("_build", "__pycache__"))
+    assert build(other).returncode == 0
+    (first,), (second,) = ((place / "pk" / "_build").glob("*/pk.so") for place in (built, other))
+    data = first.read_bytes()
+    for folder in (built, Path(torch.__file__).parent, Path.home()):
+        assert bytes(folder) + b"/" not in data, folder
+    assert b"package/kernels/table.cpp" in data  # what stands in place of them
+    assert second.read_bytes() == data
 
 
 def test_building_is_forbidden(built: Path, tmp_path: Path) -> None:

@@ -62,12 +62,12 @@ def locked(tuning: Tuning, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("locked", "expected"),
-    [(".", "studies"), ("cache", "cannot write"), ("attempts", "cannot write")],
+    [(".", "may not be written"), ("cache", "may not be written"), ("attempts", "may not be written")],
     indirect=["locked"],
 )
 def test_a_folder_that_may_not_be_written(tuning: Tuning, locked: Path, expected: str) -> None:
     before = tuning.rows()
-    line = tuning.finish(tuning.start("--trials", "6"), code=1)["line"]
+    line = tuning.finish(tuning.start("--trials", "6"), code=2)["line"]
     assert expected in line
     assert str(tuning.home) in line
     assert tuning.rows() == before
@@ -85,7 +85,7 @@ def test_a_home_that_cannot_be_made(tuning: Tuning, tmp_path: Path) -> None:
     above.mkdir(mode=0o555)
     tuning.environment["COLDFORGE_HOME"] = str(above / "home")
     try:
-        assert str(above / "home") in tuning.finish(tuning.start(), code=1)["line"]
+        assert str(above / "home") in tuning.finish(tuning.start(), code=2)["line"]
     finally:
         tuning.environment["COLDFORGE_HOME"] = str(tuning.home)
 

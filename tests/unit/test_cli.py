@@ -31,9 +31,29 @@ def test_list_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[OP]["targets"]["cpu"]["feasible_configs"] >= 100
 
 
-def test_list_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert run(["list"]) == 0
-    assert "TILE_X" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "template conv_transpose2d_mean/collapsed/cpu" in lines  # whole, so that it can be searched for
+    said = " ".join(" ".join(lines).split())
+    assert "OC_TILE 16, 64 output channels of a work unit" in said
+    assert "at workload small (direct)" in said
+
+
+def test_list_of_some_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "conv_transpose2d_mean_logsumexp"]) == 0
+    shown = capsys.readouterr().out
+    assert "STREAMS" in shown
+    assert "conv2d/" not in shown
+    assert "conv2d_relu" not in shown
+    assert run(["list", "conv2d_relu", "conv2d_mish", "conv2d_relu", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["operators"]
+    assert [row["name"] for row in rows] == ["conv2d_relu", "conv2d_mish"]
+    cpu = rows[0]["targets"]["cpu"]
+    assert cpu["help"]["direct"]["OC_TILE"] == "output channels of a work unit"
+    assert set(cpu["help"]["direct"]) == set(cpu["parameters"]["direct"])
 
 
 def test_render_prints_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,9 +86,11 @@ def test_render_prints_source(capsys: pytest.CaptureFixture[str]) -> None:
         (["render", OP, "--shape", "H=1"], "larger than the padded image"),
         (["render", OP, "--dtype", "fp8"], "unknown dtype"),
         (["render", OP, "--templates", "/nonexistent"], "not a folder"),
-        (["render"], "Missing argument"),
-        (["nope"], "No such command"),
+        (["render"], "Missing argument 'OP'. (see coldforge render --help)"),
+        (["nope"], "No such command 'nope'; there are list, render,"),
+        (["tun", OP], "No such command 'tun'; did you mean tune?"),
         (["list", "--bogus"], "No such option"),
+        (["list", OP, "nope"], "unknown operator 'nope'"),
     ],
 )
 def test_bad_input(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,10 +102,38 @@ def test_bad_input(arguments: list[str], expected: str, capsys: pytest.CaptureFi
     assert err.count("\n") == 1
 
 
+def test_render_names_every_value_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "TILE_X=33", "--set", "TILE_Q=1", "--set", "PX=3", "--set", "PY=2"]
+    assert run(["render", OP, *settings]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "TILE_X=33 is not a value of template conv2d/direct/cuda; it has [32, 64, 128]" in err
+    assert "PX=3 is not a value" in err
+    assert "'TILE_Q'" in err
+    assert "PY=2" not in err
+    settings = ["--set", "PX=8", "--set", "PY=4", "--set", "MIN_BLOCKS=4"]
+    assert run(["render", OP, *settings]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "constraints are broken: (1) " in err
+    assert "(requires 8 <= PX * PY <= 24)" in err
+    assert "(requires 256 <= RESIDENT_THREADS <= 512)" in err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     assert "Usage: coldforge" in capsys.readouterr().out
+
+
+def test_the_list_of_commands_is_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "..." not in shown.partition("Commands:")[2]
+    assert all(f"\n  {command} " in shown for command in COMMANDS)
 
 
 def test_unknown_setting_is_bad_input(

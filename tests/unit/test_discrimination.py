@@ -32,8 +32,9 @@ import pytest
 import torch
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.problem import Problem, make_problem
-from coldforge.tuner.bound import Expectation, expect, moved_by
+from coldforge.tuner.bound import CONSTANTS, Expectation, expect, judge, moved_by
 from coldforge.tuner.inputs import Tensors, draw, workload_kinds
+from coldforge.tuner.verify import DEPENDENCE_TOLERANCES
 
 Change = Callable[[Tensors], Tensors]
 
@@ -121,3 +122,22 @@ def test_a_long_sum_in_one_sequence_shows_where_all_data_are_alike(workload: str
     assert moved_by(problem, expectation, problem.reference(flat)) > 3
     pairs = {**wide, "x": (x.sum((2, 3), keepdim=True).double() / pixels).expand_as(x)}
     assert moved_by(problem, expectation, problem.reference(pairs)) < 0.1
+
+
+@pytest.mark.parametrize("precision", CONSTANTS)
+def test_inputs_that_say_something_count_in_every_class(precision: str) -> None:
+    """Tolerances of a coarse class are thousands of times as wide: what it asks of its inputs must follow."""
+    problem = make_problem(catalogue().operator("conv2d_divide_leaky_relu"), "small", {"H": 9, "W": 11})
+    least = DEPENDENCE_TOLERANCES[precision]
+    moves = []
+    for kind in ("normal", "mixed", "offset"):
+        drawn = draw(problem, kind)
+        expectation = expect(problem, drawn, problem.scalars, precision)
+        wide = {name: value.double() for name, value in drawn.items()}
+        other = problem.reference({**wide, "x": draw(problem, kind, 1)["x"].double()})
+        moves.append(moved_by(problem, expectation, other))
+        halfway = (expectation.reference + other) / 2
+        assert judge(halfway, expectation).ratio >= least / 2 > 1, kind
+    assert min(moves) >= least
+    if precision != "fp32":
+        assert min(moves) < DEPENDENCE_TOLERANCES["fp32"] < 1000 * least

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from coldforge.tuner.beside import figures_beside
-from coldforge.tuner.cli.bench import _show
+from coldforge.tuner.cli.bench_table import print_bench
 from coldforge.tuner.devices.base import Call, GraphTime
 from coldforge.tuner.devices.meters import Meter
 from coldforge.tuner.energy import (
@@ -178,13 +178,13 @@ def test_the_table_of_a_bench_has_what_stands_beside(
     floor = {"floor_ms": 0.5, "floor": {"limit": "memory"}, "cold": True, "variant": "v"}
     ratios = {"speedup": {"eager": 1.0}, "speedup_ci95": {"eager": [1.0, 1.0]}}
     found = {"operator": "op", "workload": "w", "device": "d", "rows": [frozen, eager], **floor, **ratios}
-    _show(found)
+    print_bench(found)
     shown = capsys.readouterr().out
-    for words in ("warm ms", "graph ms", "mJ", "0.7500", "0.6250", "437.5"):
+    for words in ("warm ms", "graph ms", "mJ", "0.75", "0.625", "437.5"):
         assert words in shown
-    assert "floor 0.5 ms (set by memory), of which the frozen kernel reaches 50%" in shown
+    assert "The device's memory speed allows 0.5 ms at best; the frozen kernel reaches 50% of" in shown
     assert "eager: left work on other streams" in shown
-    _show({**found, "rows": [{**plain, "name": "frozen"}, {**plain, "name": "eager"}]})
+    print_bench({**found, "rows": [{**plain, "name": "frozen"}, {**plain, "name": "eager"}]})
     shown = capsys.readouterr().out
     assert "mJ" not in shown
     assert "streams" not in shown

@@ -86,7 +86,7 @@ def test_the_bound_that_applies_is_shown(bench: Bench) -> None:
     assert bench.tune(trials=12) == "ok"
     document = study_document(bench.study)
     assert document["best"]["limit"] == document["default"]["limit"] == "memory"
-    assert "of the floor, set by memory)" in text_of(study_tables(document))
+    assert "of the device's memory speed)" in text_of(study_tables(document))
 
 
 def test_ties_in_energy(bench: Bench) -> None:

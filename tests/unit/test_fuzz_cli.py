@@ -155,7 +155,7 @@ _STAND_INS: list[tuple[str, str, Callable[..., Any]]] = [
     ("cli.build", "run_build", _nothing_wrong),
     ("cli.build", "_show", lambda report: None),
     ("cli.freeze", "run_build", _nothing_wrong),
-    ("cli.bench", "_show", lambda found: None),
+    ("cli.bench", "print_bench", lambda found: None),
     ("cli.check", "_work", lambda problem, spaces, target, every, precision: [*spaces]),
     ("cli.check", "_run", lambda work, title: ([], False)),
     ("cli.check_ledger", "run_ledger", lambda *arguments, **named: None),

@@ -170,7 +170,7 @@ def test_a_file_in_the_place_of_home(home: Path, tmp_path: Path, monkeypatch: py
     content = (home / "studies.db").read_bytes()
     for ended in _all(tmp_path):
         assert ended.code in (0, 1, 2)
-    assert "cannot" in one_line(accepted_or_refused("tune", OPERATOR, "--target", "cpu", codes=(1,)))
+    assert "cannot" in one_line(accepted_or_refused("tune", OPERATOR, "--target", "cpu", codes=(2,)))
     assert (home / "studies.db").read_bytes() == content
 
 

@@ -264,16 +264,16 @@ def test_a_scalar_that_no_double_holds(root: Root) -> None:
 
 
 def test_a_space_that_is_too_large_to_enumerate(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    from coldforge.codegen import space
+    from coldforge.codegen import legal
 
     rule = "constraints: [{require: %s > 0, reason: never}]\n" % ("A0" + " + A1" * 90)
     text = "parameters: {A0: [1, 2], A1: [1, 2]}\nlaunch: {units: rows}\n"
     place = write_family(root.folder.parent / "large", space_yaml=text + rule)
     arguments = ["list", "--templates", str(place)]
-    monkeypatch.setattr(space, "MAX_LEGAL", 3)
+    monkeypatch.setattr(legal, "MAX_LEGAL", 3)
     declarations.catalogue.cache_clear()
     assert "over 3 legal configs; give parameters fewer values" in refused(*arguments)
-    monkeypatch.setattr(space, "MAX_STEPS", 50)
+    monkeypatch.setattr(legal, "MAX_STEPS", 50)
     assert "too large to enumerate" in refused(*arguments)
 
 

@@ -265,6 +265,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert row["to_1pct_median"] <= 10
     assert run(["replay", *paths, "--sampler", "random", "--sampler", "exhaustive", "--seeds", "2"]) == 0
     told = capsys.readouterr().out
+    heads = next(line for line in told.splitlines() if line.startswith("space"))
+    assert heads.split() == [
+        "space",
+        "sampler",
+        "to",
+        "5%",
+        "to",
+        "1%",
+        "best",
+        "/",
+        "optimum",
+        "repeats",
+        "ask",
+        "ms",
+    ]  # none is cut
+    assert "Best / optimum: after 50, 100, 200." in " ".join(told.split())
     assert "exhaustive: 100% of runs within 5% (geometric mean 9)" in told
     assert run(["replay", *paths, "--sampler", "all", "--seeds", "1", "--budget", "5", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 12

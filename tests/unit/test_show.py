@@ -20,10 +20,11 @@ from coldforge.tuner.progress import (
     readable_seconds,
 )
 from coldforge.tuner.search import FeasibleSet
-from coldforge.tuner.show import result_tables
+from coldforge.tuner.show import _top, result_tables
+from coldforge.tuner.speed import fraction_of_floor, speed_text
 from coldforge.tuner.storage import open_storage
 from coldforge.tuner.study import Study, open_study
-from coldforge.tuner.summary import failures, fraction_of_floor, summarise
+from coldforge.tuner.summary import failures, summarise
 from rich.console import Console
 
 OP = "conv2d_divide_leaky_relu"
@@ -135,6 +136,7 @@ def test_summary(study: Study) -> None:
     assert summary["default"]["time_ms"] == 3.0
     assert fraction_of_floor(summary["best"]) == pytest.approx(0.5 / 1.7)
     assert fraction_of_floor(None) is None
+
     assert failures(study.results()) == {"wrong_result": (2, "[normal] inputs: off by 3 bounds")}
     wrong = summary["misbehaved"]
     assert [row["config"] for row in wrong] == [dict(FEASIBLE.points[i].config) for i in (3, 5)]
@@ -165,7 +167,7 @@ def test_show_text(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
         study.name,
         "Fast CPU [tm]",
         "12 ok, 2 wrong_result",
-        "1.7 ms (29% of the floor)",
+        "1.7 ms (29% of the device's speed)",
         "TILE=6 KIND=[packed]",
         "[normal] inputs: off by 3 bounds",
         "100%",
@@ -191,7 +193,7 @@ def test_show_lists_studies(study: Study, tmp_path: Path, capsys: pytest.Capture
     assert run(["show"]) == 0
     text = capsys.readouterr().out
     assert study.name in text
-    assert "14 configs, 2 of them failed, best 1.7 ms (29% of the floor) (no finals yet)" in text
+    assert "14 configs, 2 of them failed, best 1.7 ms (no finals yet), 20" in text
     assert run(["show", empty.name]) == 0
     assert "none" in capsys.readouterr().out
 
@@ -240,7 +242,7 @@ def test_follow_ends_with_the_finals(study: Study, capsys: pytest.CaptureFixture
     assert run(["show", OP, "--follow"]) == 0
     lines = capsys.readouterr().out.strip().splitlines()
     assert len(lines) == 1
-    assert "14 configs (12 ok, 2 wrong_result), best 1.6 ms (31% of the floor)" in lines[0]
+    assert "14 configs (12 ok, 2 wrong_result), best 1.6 ms (31% of the device's speed)" in lines[0]
 
 
 def _snapshot(**changes: object) -> Snapshot:
@@ -265,7 +267,7 @@ def test_rates_are_told_once_they_are_known() -> None:
     assert _snapshot(**busy, seconds=1.0).rates_text == ""
     assert _snapshot().rates_text == ""
     expected = (
-        "op: timing 10/40, best 0.5 ms (50% of the floor), failed: 2 crash, "
+        "op: timing 10/40, best 0.5 ms (50% of the device's speed), failed: 2 crash, "
         "90 compiled and 75 timed a minute, 1:00 left"
     )
     assert plain_line("op", _snapshot(**busy)) == expected
@@ -281,7 +283,9 @@ def test_plain_progress_is_sparse() -> None:
     progress.update(_snapshot(phase="finals"))
     progress.close()
     assert len(lines) == 3
-    assert lines[0] == ("op small: timing 0/40, best 0.5 ms (50% of the floor), failed: 2 crash, 1:20 left")
+    assert lines[0] == (
+        "op small: timing 0/40, best 0.5 ms (50% of the device's speed), failed: 2 crash, 1:20 left"
+    )
     assert lines[-1].startswith("op small: finals 10/40")
 
 
@@ -293,7 +297,14 @@ def test_live_progress_draws_and_cleans_up() -> None:
     progress.close()
     progress.close()
     drawn = stream.getvalue()
-    for expected in ("op [small]", "10/40", "0.5 ms (50% of the floor)", "2 crash", "1:00 left", "X=1"):
+    for expected in (
+        "op [small]",
+        "10/40",
+        "0.5 ms (50% of the device's speed)",
+        "2 crash",
+        "1:00 left",
+        "X=1",
+    ):
         assert expected in drawn
     assert "compiled and" in drawn
 
@@ -319,3 +330,40 @@ def test_the_default_is_compared_by_the_rounds_that_both_were_in() -> None:
     assert over_default(best, default, []) == 6.0
     assert over_default(best, {**default, "time_ms": None}, rows) is None
     assert over_default(None, default, rows) is None
+
+
+def test_the_words_for_a_share_of_the_devices_speed() -> None:
+    def words(time_ms: float | None, floor_ms: float | None, **limit: str) -> str:
+        return speed_text({"time_ms": time_ms, "floor_ms": floor_ms, **limit})
+
+    assert words(2.0, 1.0, limit="memory") == "50% of the device's memory speed"
+    assert words(2.0, 1.0, limit="arithmetic") == "50% of the device's arithmetic speed"
+    assert words(2.0, 1.0) == "50% of the device's speed"
+    assert words(1000.0, 1.0) == "under 1% of the device's speed"
+    # A kernel that beat the probe of its device: 100% would sound as if nothing faster were possible.
+    assert words(1.0, 1.0, limit="memory") == "the highest memory speed seen on the device"
+    assert words(1.0, 1.3) == "the highest speed seen on the device"
+    assert words(1.0, None) == words(None, 1.0) == words(1.0, 0.0) == speed_text(None) == ""
+
+
+def test_the_fastest_are_told_apart_by_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A config in full takes ten lines of a narrow terminal; and one problem on one device has one floor."""
+    configs = [{"TILE": 8, "KIND": "a", "VEC": 4}, {"TILE": 8, "KIND": "b", "VEC": 4}, {"TILE": 16}]
+    floors = (0.5, 0.8, 0.4)  # as the probe of the device was corrected
+    entries = [
+        {
+            "template": "t" if index < 2 else "u",
+            "config": config,
+            "time_ms": 1.0 + index,
+            "floor_ms": floor_ms,
+            "error": 1e-7,
+            "resources": {},
+            "ci95_ms": None,
+        }
+        for index, (config, floor_ms) in enumerate(zip(configs, floors, strict=True))
+    ]
+    Console(width=80).print(_top(entries, {**entries[0], "from": "finals"}))
+    heads, *lines = capsys.readouterr().out.splitlines()
+    assert heads.split()[:4] == ["#", "ms", "speed", "error"]
+    assert [line.split()[2] for line in lines] == ["40%", "20%", "13%"]
+    assert [line.split()[4:] for line in lines] == [["(the", "best)"], ["KIND=b"], ["u", "TILE=16"]]

@@ -77,6 +77,21 @@ def test_feasible_check_and_launch(toy) -> None:
     assert "is for cuda" in (space.check(problem, config, cpu_target_for("x86-64-v2")) or "")
 
 
+def test_a_rule_that_relies_on_a_broken_one_is_left_out(toy) -> None:
+    cat, template = toy
+    guarded = 'constraints:\n  - {require: TILE_X > 16, reason: "small"}\n'
+    guarded += '  - {require: 64 // (TILE_X - 16) > 5, reason: "never"}\n'
+    file = template.with_name("space.toy.cuda.yaml")
+    file.write_text(SPACE.replace("constraints:\n", guarded))
+    cat = Catalogue((template.parents[1],))
+    space, problem = _space(cat), make_problem(cat.operator("conv2d_divide_leaky_relu"), "seed")
+    with pytest.raises(InfeasibleConfig) as caught:
+        space.require(problem, space.default, SM90)
+    assert str(caught.value) == "infeasible config of conv2d/toy/cuda: small (requires TILE_X > 16)"
+    with pytest.raises(InfeasibleConfig, match=r"2 constraints are broken: \(1\) never .* \(2\) 256 threads"):
+        space.require(problem, space.config({"TILE_X": 32, "WEIGHTS": "direct"}), SM90)
+
+
 def test_unknown_parameter_and_value(toy) -> None:
     space = _space(toy[0])
     with pytest.raises(UnknownName, match="unknown parameter"):

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.compile import Artifact, Resources
+from coldforge.codegen.errors import InputError
 from coldforge.codegen.problem import make_problem
 from coldforge.codegen.settings import Settings
 from coldforge.codegen.space import Launch
@@ -217,6 +218,19 @@ def test_a_workspace_beyond_the_memory_is_a_limit(bench: Workbench) -> None:
     result = bench.trial(request(launch=launch))
     assert result.outcome is TrialOutcome.RESOURCE_LIMIT
     assert "memory" in result.reason
+
+
+def test_a_problem_beyond_the_memory_is_the_users_input(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*arguments: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 640 bytes")
+
+    monkeypatch.setattr("coldforge.tuner.workbench.build_checks", exhausted)
+    with pytest.raises(InputError, match=r"N=2 H=20 W=22 does not fit the memory: .* choose smaller sizes"):
+        bench.trial(request(seed=77))
+    monkeypatch.undo()
+    assert bench.trial(request(seed=77)).ok
 
 
 @pytest.mark.parametrize("where", ["load", "call", "wait"])

@@ -4,6 +4,7 @@ code."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -41,6 +42,15 @@ class _Lazy(click.Group):
             return None
         return importlib.import_module(f".{cmd_name}", __name__).command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {args[0]!r:.80}; {hint}")
+        return super().resolve_command(ctx, args)
+
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="coldforge")
@@ -71,6 +81,9 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
+    except click.UsageError as error:
+        help_of = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+        return _complain(error.format_message() + help_of, 2)
     except click.ClickException as error:
         return _complain(error.format_message(), 2)
     except ColdforgeError as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _OWN = "coldforge.generated"
 
 
-@click.command("build")
+@click.command("build", short_help="Build the extension of generated/.")
 @click.option(
     "--recompile",
     is_flag=True,
@@ -86,12 +86,13 @@ def _recompile() -> list[str]:
 def _recompiled(winner: Winner) -> Winner:
     """The winner with a new cubin, unverified; the same winner when the bytes come out the same."""
     from ...codegen.compile import Cache, compile_source
+    from ...codegen.home import writable_home
     from ...codegen.render import SYMBOL, KernelSource
     from ...codegen.settings import load_settings
     from ...codegen.target import Target
 
     source = KernelSource(winner.source_text, SYMBOL, winner.source_digest, winner.source_name, "cuda")
-    cache = Cache(load_settings().home / "cache")
+    cache = Cache(writable_home(load_settings().home) / "cache")
     artifact = compile_source(source, Target.from_dict(winner.target), cache)
     binary = artifact.path.read_bytes()
     if binary == winner.binary:

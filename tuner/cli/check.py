@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from ...codegen.errors import ColdforgeError, InputError
+from ...codegen.home import writable_home
 from ...codegen.settings import load_settings
 from ...codegen.target import cuda_target
 from . import options
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 SHOWN_PER_CAUSE = 3
 
 
-@click.command("check")
+@click.command("check", short_help="Execute CUDA kernels on the CPU and look for faults.")
 @click.argument("operator", metavar="[OP]", required=False)
 @click.option(
     "--all", "every", is_flag=True, help="Every legal config, not a set that covers all pairs of values."
@@ -93,6 +94,8 @@ def command(
         options.catalogue_for(operator, templates) if operator else options.catalogue_from_option(templates)
     )
     declared = [catalogue.operator(operator)] if operator else founders(catalogue)
+    if every or not ledger:
+        writable_home(load_settings().home)
     if ledger:
         _refuse(context, "arch", "workload", "shape", "dtype", "precision")
         found = subjects(catalogue, catalogue.operator(operator) if operator else None, template)

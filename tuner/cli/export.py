@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "t4")
 
 
-@click.command("export")
+@click.command("export", short_help="Write a study's trials as CSV, JSON or T4.")
 @click.argument("study", metavar="STUDY")
 @click.option(
     "--format",
@@ -40,7 +40,7 @@ def command(study: str, form: str, output: str | None, storage: str | None, as_j
         raise InputError("--json says what was written; with --format csv it needs -o FILE")
     path = None if output is None else place_of(output, ", or leave -o out for standard output")
     opened = open_storage(storage, load_settings().home, create=False)
-    with storage_faults():
+    with storage_faults(opened):
         found = export_of(find_study(opened, study))
     text = _text(found, form)
     if path is None:

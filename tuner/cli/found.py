@@ -60,7 +60,7 @@ class Found:
                 parsed_record(name, record)
         self.storage = open_storage(storage, load_settings().home, create=bool(sources))
         from_studies = not sources or bool(operators)
-        with storage_faults():
+        with storage_faults(self.storage):
             self.tuned = self.wanted(collect_winners(self.storage)) if from_studies else []
             self.carried = self.wanted([w for bundle in self.bundles for w in bundle.winners])
             elsewhere = {w.operator for w in (*self.new, *self.held)} | set(operators)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...codegen.freeze import Change
 
 
-@click.command("freeze")
+@click.command("freeze", short_help="Keep the kernels that won, in generated/ or a package.")
 @click.argument("operators", metavar="[OP]...", nargs=-1)
 @click.option(
     "--package", metavar="NAME", help="Write the importable package NAME and its wheel instead; needs --out."
@@ -221,8 +221,10 @@ def _show(report: dict[str, Any]) -> None:
         click.echo(f"left out  {reason}", err=True)
     for name in report.get("dropped", []):
         click.echo(f" dropped  {name}  (its operator's declaration has changed)")
+    new = {entry["name"] for entry in report["entries"]}
     for name, why in report.get("without_ptx", {}).items():
-        click.echo(f"this GPU architecture only: {name}: {why}", err=True)
+        if name in new:
+            click.echo(f"{name} runs on GPUs of its architecture alone: {why}", err=True)
     if "bundle" in report:
         click.echo(
             f"{report['bundle']}: winners: {len(report['entries'])}, studies: {len(report['studies'])}"

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from ...codegen.catalogue import Catalogue
@@ -19,21 +21,30 @@ from ...codegen.target import Target, cpu_target, cuda_target, detect
 from . import options
 from .output import print_json
 
+_Read = tuple[object, ...]
+"""A space, and all that it reads of a problem."""
 
-@click.command("list")
+
+@click.command("list", short_help="What can be tuned: operators, templates, parameters.")
+@click.argument("operators", metavar="[OP]...", nargs=-1)
 @options.templates_option
 @options.json_option
-def command(templates: tuple[str, ...], as_json: bool) -> None:
-    """List operators, families, targets, templates, parameters and the size of each feasible space."""
-    catalogue = options.catalogue_from_option(templates)
+def command(operators: tuple[str, ...], templates: tuple[str, ...], as_json: bool) -> None:
+    """List operators, families, targets, templates, parameters (what each one means and may be) and the size
+    of each feasible space: all of them, or those of OP.
+    """
     targets = {"cuda": _cuda(), "cpu": cpu_target()}
-    rows = [_describe(catalogue, operator, targets) for _, operator in sorted(catalogue.operators.items())]
+    known: dict[_Read, int] = {}
+    rows = [
+        _describe(catalogue, operator, targets, known)
+        for catalogue, operator in _declared(operators, templates)
+    ]
     if as_json:
         print_json(
             {"operators": rows, "targets": {kind: target.to_dict() for kind, target in targets.items()}}
         )
     else:
-        _print_tables(rows, targets)
+        _print(rows, targets)
 
 
 def _cuda() -> Target:
@@ -41,17 +52,30 @@ def _cuda() -> Target:
     return found if found.kind == "cuda" else cuda_target("sm_90")
 
 
-def _describe(catalogue: Catalogue, operator: Operator, targets: dict[str, Target]) -> dict[str, Any]:
+def _declared(names: tuple[str, ...], templates: tuple[str, ...]) -> list[tuple[Catalogue, Operator]]:
+    """The operators of these names; all that are declared when there is none."""
+    if names:
+        catalogues = {name: options.catalogue_for(name, templates) for name in dict.fromkeys(names)}
+        return [(catalogue, catalogue.operator(name)) for name, catalogue in catalogues.items()]
+    catalogue = options.catalogue_from_option(templates)
+    return [(catalogue, operator) for _, operator in sorted(catalogue.operators.items())]
+
+
+def _describe(
+    catalogue: Catalogue, operator: Operator, targets: dict[str, Target], known: dict[_Read, int]
+) -> dict[str, Any]:
     described: dict[str, Any] = {}
     for kind, target in targets.items():
         spaces = [s for s in catalogue.spaces(operator, kind) if target.arch in s.archs]
-        counts = {s.template: _feasible(operator, s, target) for s in spaces}
+        counts = {s.template: _feasible(operator, s, target, known) for s in spaces}
         described[kind] = {
             "arch": target.arch,
+            "workload": options.default_workload(operator, kind),
             "templates": [s.template for s in spaces],
             "feasible_configs": sum(counts.values()),
             "feasible_by_template": counts,
             "parameters": {s.template: {p.name: list(p.values) for p in s.parameters} for s in spaces},
+            "help": {s.template: {p.name: p.help for p in s.parameters} for s in spaces},
         }
     return {
         "name": operator.name,
@@ -62,37 +86,66 @@ def _describe(catalogue: Catalogue, operator: Operator, targets: dict[str, Targe
     }
 
 
-def _feasible(operator: Operator, space: Space, target: Target) -> int:
-    """Feasible configs at the target's default workload (the first declared one where that is missing)."""
+def _feasible(operator: Operator, space: Space, target: Target, known: dict[_Read, int]) -> int:
+    """Feasible configs at the target's default workload, or at the first one where that is missing.
+
+    Args:
+        known: what was found before. Operators of one family often agree in all that a space reads of them:
+            then it is enumerated once.
+    """
     try:
         problem = make_problem(operator, options.default_workload(operator, target.kind))
     except InputError:  # a family may refuse a workload; a space that cannot be enumerated is a mistake
         return 0
-    return len(space.feasible(problem, target))
+    read = (item for item in problem.values.items() if space.reads(item[0]))
+    key = (space.file, space.name, *read)
+    if key not in known:
+        known[key] = len(space.feasible(problem, target))
+    return known[key]
 
 
-def _print_tables(rows: list[dict[str, Any]], targets: dict[str, Target]) -> None:
+def _print(rows: list[dict[str, Any]], targets: dict[str, Target]) -> None:
     console = Console(highlight=False)
     for row in rows:
         console.print(f"[bold]{row['name']}[/bold]  {escape(row['summary'])}")
-        console.print(f"  family {row['family']}; workloads {', '.join(row['workloads'])}")
+        about = f"family {row['family']}; workloads {', '.join(row['workloads'])}"
+        console.print(_indented(about, console.width))
         for kind, described in row["targets"].items():
-            counts = described["feasible_by_template"].items()
-            templates = ", ".join(f"{name} ({count} feasible configs)" for name, count in counts) or "none"
-            console.print(f"  {kind} {targets[kind].arch}: {templates}")
+            console.print(_indented(f"{kind} {targets[kind].arch}: {_sizes_text(described)}", console.width))
         console.print()
     for space, parameters in _spaces(rows).items():
-        table = Table(title=f"template {space}", title_justify="left", box=None, show_header=False)
-        for name, values in parameters.items():
-            table.add_row(name, ", ".join(map(str, values)))
-        console.print(table)
+        console.print(f"[bold]template {space}[/bold]")
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(no_wrap=True)
+        table.add_column(max_width=24)
+        table.add_column()
+        for name, (values, meaning) in parameters.items():
+            table.add_row(name, ", ".join(map(str, values)), "" if meaning == name else escape(meaning))
+        console.print(Padding.indent(table, 2))
         console.print()
 
 
-def _spaces(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[Any]]]:
-    """The parameters of each space, once, under ``family/template/kind``."""
+def _indented(text: str, width: int) -> str:
+    return escape(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="  "))
+
+
+def _sizes_text(described: dict[str, Any]) -> str:
+    """How many configs are feasible, and of which templates: "60 feasible configs (collapsed)"."""
+    fitting = {name: count for name, count in described["feasible_by_template"].items() if count}
+    if len(fitting) <= 1:
+        parts = ", ".join(fitting)
+    else:
+        parts = ", ".join(f"{name} {count}" for name, count in fitting.items())
+    total = described["feasible_configs"]
+    return f"{total} feasible configs at workload {described['workload']}" + (f" ({parts})" if parts else "")
+
+
+def _spaces(rows: list[dict[str, Any]]) -> dict[str, dict[str, tuple[list[Any], str]]]:
+    """The parameters of each space, once, under ``family/template/kind``: values, and what they mean."""
     return {
-        f"{row['family']}/{template}/{kind}": parameters
+        f"{row['family']}/{template}/{kind}": {
+            name: (values, described["help"][template][name]) for name, values in parameters.items()
+        }
         for row in rows
         for kind, described in row["targets"].items()
         for template, parameters in described["parameters"].items()

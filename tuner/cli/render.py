@@ -11,7 +11,7 @@ from . import options
 from .output import print_json
 
 
-@click.command("render")
+@click.command("render", short_help="Print the source of one variant.")
 @click.argument("operator", metavar="OP")
 @options.template_option
 @options.target_option("cuda", "cpu", default="cuda")

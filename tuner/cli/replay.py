@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..replay.recorded import Recorded
 
 
-@click.command("replay")
+@click.command("replay", short_help="Try search strategies on recorded spaces, offline.")
 @click.argument("data", metavar="DATA...", nargs=-1, required=True)
 @click.option(
     "--sampler", "samplers", metavar="NAME", multiple=True, help="As of `tune`; may be repeated, or `all`."
@@ -110,31 +110,37 @@ def _run_all(
     return {"rows": rows, "overall": overall(rows)} | ({"compared": pairs} if pairs else {})
 
 
+def _reached(row: dict[str, Any], name: str, budget: int) -> str:
+    """After how many evaluations: median, 90th percentile, and the share of the runs that got there."""
+    counts = [row[f"to_{name}_{figure}"] for figure in ("median", "p90")]
+    shown = [f"{count:.0f}" if count <= budget else f">{budget}" for count in counts]
+    return f"{' '.join(shown)} {100 * row[f'to_{name}_share']:.0f}%"
+
+
 def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     budget = found["budget"]
     title = f"evaluations of at most {budget}, over {found['seeds']} seeds"
-    table = Table(title=title, title_justify="left")
-    table.add_column("space")
-    table.add_column("sampler")
-    heads = ("to 5%", "p90", "runs", "to 1%", "p90", "runs", "best / optimum", "repeats", "ask ms")
-    for head in heads:
-        table.add_column(head, justify="right")
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False)
+    for name in ("space", "sampler"):
+        table.add_column(name)
+    for name in ("to 5%", "to 1%", "best / optimum", "repeats", "ask ms"):
+        table.add_column(name, justify="right")
     for row in found["rows"]:
-        cells = []
-        for name in ("5pct", "1pct"):
-            for figure in ("median", "p90"):
-                count = row[f"to_{name}_{figure}"]
-                cells.append(f"{count:.0f}" if count <= budget else f"> {budget}")
-            cells.append(f"{100 * row[f'to_{name}_share']:.0f}%")
+        cells = [_reached(row, name, budget) for name in ("5pct", "1pct")]
         ratios = ("-" if ratio is None else f"{ratio:.3f}" for ratio in row["ratio_at"].values())
-        cells += [" ".join(ratios), f"{row['repeats_mean']:.0f}", f"{row['ask_ms']:.1f}"]
         begun = f", begun with {row['warm_start']}" if row["warm_start"] else ""
+        cells += [" ".join(ratios), f"{row['repeats_mean']:.0f}", f"{row['ask_ms']:.1f}"]
         table.add_row(row["space"], row["sampler"] + begun, *cells)
     console = Console()
     console.print(table)
+    after = ", ".join(found["rows"][0]["ratio_at"])
+    console.print(
+        f"To 5% and 1%: median, 90th percentile, runs that got there. Best / optimum: after {after}.",
+        highlight=False,
+    )
     for pair in found.get("compared", ()):
         console.print(
             f"{pair['space']}, {pair['sampler']}: begun with {pair['warm_start']}, "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NEEDS = {"altair": "altair", "vl_convert": "vl-convert-python"}
 
 
-@click.command("report")
+@click.command("report", short_help="Write a study's charts and reasons as one HTML file.")
 @click.argument("study", metavar="STUDY")
 @click.option("-o", "--output", metavar="FILE", required=True, help="The HTML file to write.")
 @click.option("--from", "bundle", metavar="BUNDLE", help="Take the study from a bundle of freeze --bundle.")
@@ -40,7 +40,7 @@ def command(study: str, output: str, bundle: str | None, storage: str | None, as
     if bundle is not None and storage is not None:
         raise InputError("--from and --storage both name where the study is; give one of them")
     opened = _carried(bundle) if bundle else open_storage(storage, load_settings().home, create=False)
-    with storage_faults():
+    with storage_faults(opened):
         story = tell(find_study(opened, study))
     page = render_page(story)
     write_whole(path, page)

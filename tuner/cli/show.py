@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 
-@click.command("show")
+@click.command("show", short_help="Show a study on the terminal, or the list of them.")
 @click.argument("study", metavar="[STUDY]", required=False)
 @click.option("--follow", is_flag=True, help="Keep showing it until the run at work on it ends, or Ctrl-C.")
 @click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")
@@ -34,7 +34,7 @@ def command(study: str | None, follow: bool, storage: str | None, as_json: bool)
     if follow and (as_json or study is None):
         raise InputError("--follow shows one study on the terminal; give STUDY, and leave out --json")
     opened = open_storage(storage, load_settings().home, create=False)
-    with storage_faults():
+    with storage_faults(opened):
         if study is None:
             document = studies_document(list_studies(opened))
             shown = studies_list(document)

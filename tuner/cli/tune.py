@@ -12,6 +12,7 @@ import click
 from ...codegen.catalogue import Catalogue
 from ...codegen.dtypes import precision_named
 from ...codegen.errors import InputError
+from ...codegen.home import writable_home
 from ...codegen.problem import Problem, make_problem
 from ...codegen.settings import Settings, load_settings
 from ...codegen.target import Target, detect
@@ -70,7 +71,7 @@ class _Bytes(click.ParamType):
         return int(value)
 
 
-@click.command("tune")
+@click.command("tune", short_help="Search for the fastest right variant of an operator.")
 @click.argument("operator", metavar="OP")
 @options.target_option("auto", "cuda", "cpu", default="auto")
 @click.option(
@@ -193,6 +194,7 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     from ..warm_start import Beginnings
 
     settings = load_settings()
+    writable_home(settings.home)
     sampler_named(chosen.sampler)
     toolchain = toolchain_of(chosen.target)
     common = (chosen.target, toolchain, chosen.template)
@@ -205,11 +207,11 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     # All of the input is checked before the first run begins.
     work = [(plan, plan.feasible()) for plan in plans]
     begin = Beginnings(storage, chosen.warm_start)
-    with storage_faults():
+    with storage_faults(storage):
         for plan, feasible in work:
             begin.check(plan, feasible)
     runs: list[dict[str, Any]] = []
-    with Interrupts() as guard, storage_faults():
+    with Interrupts() as guard, storage_faults(storage):
         compiler = PoolCompiler(chosen.target, settings)
         hush, unhush = compiler.hush, compiler.unhush
         client = WorkerClient(chosen.target, settings, spare=True, hush=hush, unhush=unhush)

@@ -113,7 +113,7 @@ def history(material: Material) -> Chart:
             x=x,
             y=_time(),
             color=colour,
-            tooltip=_tip(alt.Tooltip("share:Q", title="of the floor", format=".0%")),
+            tooltip=_tip(alt.Tooltip("share:Q", title="of the device's speed", format=".0%")),
         )
     )
     best = (
@@ -355,7 +355,7 @@ def roofline(roofs: Roofline) -> Chart:
             order=_role_order(),
             tooltip=[
                 alt.Tooltip("y:Q", title="GFLOP/s", format=",.4g"),
-                *_tip(alt.Tooltip("share:Q", title="of the floor", format=".0%")),
+                *_tip(alt.Tooltip("share:Q", title="of the device's speed", format=".0%")),
             ],
         )
     )

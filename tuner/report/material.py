@@ -14,8 +14,9 @@ from typing import Any
 
 from ...codegen.freeze.winner import Winner
 from ..outcome import TrialResult
+from ..speed import fraction_of_floor, is_highest, speed_name
 from ..study import Study
-from ..summary import Entry, best_entry, fraction_of_floor, summarise
+from ..summary import Entry, best_entry, summarise
 from ..winners import study_winner
 from .occupancy import Occupancy, occupancy_of
 
@@ -168,6 +169,11 @@ class Material:
         return fraction_of_floor(self.best)
 
     @property
+    def speed_name(self) -> str:
+        """Which of the device's speeds sets the floor: ``memory speed``."""
+        return speed_name(self.floor.limit)
+
+    @property
     def energy_j(self) -> float | None:
         """Joules of one launch of the winner; None where they were not read."""
         return joules_of(self.best)
@@ -176,8 +182,7 @@ class Material:
     def floor_was_raised(self) -> bool:
         """Whether the floor is the time of a kernel that beat what was probed: then it is no bound on what
         is possible."""
-        best = self.best
-        return bool(best and best["floor_ms"] and best["floor_ms"] >= 0.999 * best["time_ms"])
+        return is_highest(self.best)
 
     def occupancy(self, result: TrialResult) -> Occupancy | None:
         """How far a kernel fills a multiprocessor; None on a CPU and where the study lacks the figures."""

@@ -183,8 +183,9 @@ def _bound(material: Material) -> Iterator[str]:
         why = "the tensors fit the cache, so that only the arithmetic counts"
     if material.floor_was_raised:
         yield (
-            f"It is itself the floor ({why}): the ceilings were probed on this very device, and this kernel "
-            "beat them. So the 100% says that nothing faster was seen, not that nothing faster is possible."
+            f"It runs at the highest {material.speed_name} seen on this device ({why}): the device was "
+            "probed, and this kernel beat the probe. So the 100% says that nothing faster was seen, not that "
+            "nothing faster is possible."
         )
         return
     verdict = (
@@ -195,8 +196,8 @@ def _bound(material: Material) -> Iterator[str]:
         else "some room is left"
     )
     yield (
-        f"It reaches {percent(share)} of the floor, {ms(best['floor_ms'])}, the least time that the device "
-        f"needs; {limit or 'the device'} sets it ({why}), and {verdict}."
+        f"It reaches {percent(share)} of the device's {material.speed_name}, which allows "
+        f"{ms(best['floor_ms'])} at best ({why}), and {verdict}."
     )
 
 

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study file that is damaged, a home that cannot be used: one line, exit code 2, and nothing is touched."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+from coldforge.codegen.errors import InputError
+from coldforge.codegen.home import writable_home
+from coldforge.tuner.cli import run
+from coldforge.tuner.storage import open_storage
+from coldforge.tuner.storage_errors import storage_error
+from report_studies import OP, typical_study
+
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    home = tmp_path_factory.mktemp("whole")
+    storage = open_storage(None, home)
+    assert storage is not None
+    typical_study(storage)
+    storage.remove_session()
+    with sqlite3.connect(home / "studies.db") as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return (home / "studies.db").read_bytes()
+
+
+def _foreign(whole: bytes) -> bytes:
+    return random.Random(0).randbytes(len(whole))
+
+
+def _cut(whole: bytes) -> bytes:
+    return whole[: 5 * PAGE + 100]
+
+
+def _overwritten(whole: bytes) -> bytes:
+    return whole[: 2 * PAGE] + random.Random(1).randbytes(len(whole) - 2 * PAGE)
+
+
+def _no_text(whole: bytes) -> bytes:
+    return whole.replace(b"CREATE TABLE studies", b"CREATE TABLE stu\xffies")
+
+
+@pytest.mark.parametrize("damage", [_foreign, _cut, _overwritten, _no_text])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show"],
+        ["show", OP],
+        ["tune", OP, "--target", "cpu", "--trials", "1"],
+        ["freeze", OP],
+        ["export", OP, "--format", "csv"],
+        ["report", OP, "-o", "report.html"],
+    ],
+    ids=lambda command: command[0] + ("" if len(command) > 1 else " alone"),
+)
+def test_a_damaged_file_is_said_to_be_and_left_alone(
+    damage,
+    command: list[str],
+    whole: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    file, damaged = tmp_path / "studies.db", damage(whole)
+    assert damaged != whole
+    file.write_bytes(damaged)
+    assert run(command) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    for part in (str(file), "damaged", "left as it is", "move it away", ".recover"):
+        assert part in err
+    assert file.read_bytes() == damaged
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_full_disk_is_no_bad_input() -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorcode = sqlite3.SQLITE_FULL  # type: ignore[attr-defined]
+    assert storage_error("cannot write", full).exit_code == 1
+    refused = sqlite3.OperationalError("attempt to write a readonly database")
+    refused.sqlite_errorcode = sqlite3.SQLITE_READONLY | 5 << 8  # type: ignore[attr-defined]
+    assert "--storage names another place" in str(storage_error("cannot write", refused))
+    assert storage_error("cannot write", refused).exit_code == 2
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
+@pytest.mark.parametrize("command", [["tune", OP, "--target", "cpu"], ["bench", OP], ["check", OP]])
+def test_a_home_that_cannot_be_made(
+    place: str,
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("not a folder\n")
+    home = tmp_path / place
+    monkeypatch.setenv("COLDFORGE_HOME", str(home))
+    assert run(command) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"cannot be kept in {home}: it " in err
+    assert "set COLDFORGE_HOME to a folder that may be written" in err
+
+
+def test_a_home_that_is_a_file_holds_no_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a folder\n")
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path / "file"))
+    assert run(["show"]) == 2
+    assert "is a file, not a folder" in capsys.readouterr().err
+
+
+def test_a_folder_in_the_home_that_may_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    assert writable_home(home) == home  # and is there now
+    (home / "cache").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != home / "cache" and allowed(path, mode))
+    with pytest.raises(InputError, match=r"cache may not be written; set COLDFORGE_HOME"):
+        writable_home(home)
+    (home / "cache").rmdir()
+    (home / "cache").write_text("")
+    with pytest.raises(InputError, match="cache may not be written"):
+        writable_home(home)
