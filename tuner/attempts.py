@@ -49,6 +49,8 @@ class Attempts:
         study_name: the study's unique name.
     """
 
+    binding = False
+
     def __init__(self, home: Path, study_name: str) -> None:
         self.folder = home / "attempts" / quote(study_name, safe="+")
         self._own = self.folder / f"{own_mark()}.jsonl"
@@ -76,8 +78,12 @@ class Attempts:
         """Whether a tuner that may live has begun on the study and not ended in good order."""
         return any(not _dead(path) for path in self._records())
 
-    def claim(self, point_key: str) -> bool:
-        """Makes a config this tuner's; False when a live one has claimed it.
+    def offered(self) -> tuple[str, ...]:
+        """Nothing: what a tuner gives back, others find by themselves."""
+        return ()
+
+    def claim(self, point_key: str, known: int = 0, limit: int | None = None) -> bool:
+        """Makes a config this tuner's; False when a live one has claimed it. See `tools.Record`.
 
         Raises:
             ColdforgeError: the folder cannot be written.
@@ -144,6 +150,10 @@ class Attempts:
             if not left or len(left) != len(keys):
                 _cut(path, left)
         return tuple(sorted(key for key, count in deaths.items() if count >= DEATHS))
+
+    def finals(self) -> contextlib.AbstractContextManager[None]:
+        """Waits for nobody."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """Takes this tuner's record back: it ended in good order. May be called again."""

@@ -3,14 +3,15 @@
 about.
 
 Trials are only ever added finished (COMPLETE with a time, or PRUNED with a reason), so a killed run leaves
-nothing half done. Everything that showing or freezing a study needs is in its user attributes.
+nothing half done; on a server they are claimed first (`shared/ledger.py`), and only finished ones are a
+study's. Everything that showing or freezing a study needs is in its user attributes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
@@ -46,8 +47,13 @@ RUN_AFTER_ALL = "run_after_all"
 class Study:
     """One study. Reads are answered from storage, so that another process's trials are seen too."""
 
-    def __init__(self, study: optuna.Study) -> None:
-        self._study = study
+    def __init__(self, study: optuna.Study, store: Callable[[FrozenTrial], object] | None = None) -> None:
+        """The study as Optuna gives it.
+
+        Args:
+            store: takes the finished trials; they are added as new ones when not given.
+        """
+        self._study, self._store = study, store or study.add_trial
 
     @property
     def name(self) -> str:
@@ -130,9 +136,14 @@ class Study:
         with reading(f"study {self.name}"):
             return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
-    def results(self) -> list[TrialResult]:
-        """What became of each trial, in order."""
-        return [result_of(trial, f"study {self.name}: trial {trial.number}") for trial in self.trials()]
+    def results(self, trials: Sequence[FrozenTrial] | None = None) -> list[TrialResult]:
+        """What became of each trial, in order.
+
+        Args:
+            trials: what `trials` gave; asked for when not given.
+        """
+        found = self.trials() if trials is None else trials
+        return [result_of(trial, f"study {self.name}: trial {trial.number}") for trial in found]
 
     def record(
         self,
@@ -159,7 +170,7 @@ class Study:
         )
         trial.datetime_complete = datetime.now()
         trial.datetime_start = trial.datetime_complete - timedelta(seconds=seconds)
-        self._study.add_trial(trial)
+        self._store(trial)
 
 
 def thinned(samples: Sequence[float]) -> list[float]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -230,6 +231,8 @@ class PretendWorker:
 class PretendRecord:
     """Of what is being tried."""
 
+    binding = False
+
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.suspected: tuple[str, ...] = ()
@@ -239,7 +242,13 @@ class PretendRecord:
     def claims(self) -> frozenset[str] | None:
         return self.others()
 
-    def claim(self, point_key: str) -> bool:
+    def offered(self) -> tuple[str, ...]:
+        return ()
+
+    def finals(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def claim(self, point_key: str, known: int = 0, limit: int | None = None) -> bool:
         if point_key in (self.others() or ()):
             return False
         self.claimed.append(point_key)
