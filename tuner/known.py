@@ -96,8 +96,10 @@ class Shortcuts:
         plan: the study's subject.
         defaults: indices of configs that run whatever they spill.
         spill_limit_bytes: a config whose kernel spills more is not run; every one is when None.
-        results: what the study holds.
         counts: of the run.
+
+    Attributes:
+        known: results by machine code; takes in those of the study and of the run.
     """
 
     def __init__(
@@ -105,12 +107,11 @@ class Shortcuts:
         plan: Plan,
         defaults: Collection[int],
         spill_limit_bytes: int | None,
-        results: Iterable[TrialResult],
         counts: RunCounts,
     ) -> None:
         self._plan, self._defaults, self._counts = plan, defaults, counts
         self._limit_bytes = spill_limit_bytes
-        self.known = KnownCode(results)
+        self.known = KnownCode()
 
     def result_for(self, index: int, job: Job) -> TrialResult | None:
         """The result of a config that need not run; None when it must.

@@ -33,6 +33,8 @@ from .stored import ROOTS as FOLDERS
 _ABOUT, _WINNER, _FINALS, _TOUCHED, _DEFAULTS = "about", "winner", "finals", "touched", "defaults"
 ROOTS = "roots"
 """The attribute that holds paths of this machine."""
+REQUEST = "request"
+"""The attribute that says what workers are to do."""
 _ALONE, _REST = ("outcome", "reason", "error", "code_digest", "resources", "config"), "more"
 _MAY_BE_INFINITE = ("error", "bound_ratio")
 """Figures that have no value where a variant left a NaN, or nothing at all in its poisoned output; they are
@@ -91,6 +93,26 @@ class Study:
         """Notes where its declarations are."""
         if tuple(roots) != self.roots:
             self._study.set_user_attr(ROOTS, list(roots))
+
+    @property
+    def request(self) -> dict[str, Any] | None:
+        """What the last `tune` asked of the study's workers; None where none did."""
+        found = self._attribute(REQUEST)
+        return found if isinstance(found, dict) else None
+
+    def ask_for(self, request: Mapping[str, Any]) -> None:
+        """Notes what is asked of the study's workers: see `joining.Request`."""
+        if dict(request) != self.request:
+            self._study.set_user_attr(REQUEST, dict(request))
+
+    def storing(self, store: Callable[[FrozenTrial], object]) -> Study:
+        """The same study, whose finished trials go elsewhere first."""
+        return Study(self._study, store)
+
+    @property
+    def of_optuna(self) -> optuna.Study:
+        """Optuna's own."""
+        return self._study
 
     @property
     def defaults(self) -> dict[str, dict[str, Any]]:

@@ -61,6 +61,7 @@ class Tuner:
         self.sampler = options.sampler or DEFAULT_SAMPLER
         self._others = equipment.record.claims()  # what other live tuners have claimed; None: there is none
         self._standing = Standing(options.spill_limit_bytes)
+        self._shortcuts = Shortcuts(plan, feasible.defaults, options.spill_limit_bytes, self.accounts.counts)
         stored = self._read_study()
         salt = options.salt or (() if self._others is None else (os.getpid(),))
         factory, liked = begun_with(self.sampler, options.sibling)
@@ -68,10 +69,6 @@ class Tuner:
         self._held: dict[str, int] = {}  # asked for here, and another's: key -> index
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
         self._asked, self._reason = 0, ""
-        spill_limit = options.spill_limit_bytes
-        self._shortcuts = Shortcuts(
-            plan, feasible.defaults, spill_limit, self._standing.results, self.accounts.counts
-        )
         # Judged and not committed yet; what the device did comes first.
         self._judged: deque[tuple[Flight, TrialResult]] = deque()
         self._provisional: tuple[Job, TrialResult] | None = None  # the best, when this run found it
@@ -314,6 +311,8 @@ class Tuner:
         trials = self.study.trials()
         results = self.study.results(trials)
         self._standing.take_in(results)
+        for result in results:
+            self._shortcuts.known.learn(result)
         return [t for t, result in zip(trials, results, strict=True) if self._standing.counts(result)]
 
     def _withdraw(self, indices: list[int]) -> None:

@@ -69,7 +69,7 @@ class Server:
 
     def new_database(self, name: str) -> str:
         """Makes an empty database; its URL."""
-        self.sql(f"CREATE DATABASE {name}", "postgres")
+        self.sql(f'CREATE DATABASE "{name}"', "postgres")
         return self.url(database=name)
 
     def start(self) -> None:

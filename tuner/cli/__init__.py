@@ -19,6 +19,7 @@ COMMANDS = (
     "render",
     "check",
     "tune",
+    "worker",
     "freeze",
     "build",
     "bench",

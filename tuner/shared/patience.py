@@ -10,7 +10,14 @@ from typing import TypeVar
 
 import sqlalchemy.exc
 from optuna.exceptions import StorageInternalError
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    wait_exponential,
+    wait_random,
+)
 
 from ...codegen.errors import ColdforgeError
 
@@ -56,7 +63,7 @@ class Patience:
         trying = Retrying(
             retry=retry_if_exception(is_passing),
             stop=self._enough,
-            wait=wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.2),
+            wait=wait_exponential(multiplier=0.1, max=2.0) + wait_random(0.0, 0.2),
             before_sleep=self._say,
             reraise=True,
         )

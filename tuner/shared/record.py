@@ -176,11 +176,11 @@ class Pulse:
         self._ledger, self._held, self._every_s = ledger, held, grace_s / _BEATS
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._since = time.monotonic()
+        self._since = math.inf
 
     @property
     def steady_s(self) -> float:
-        """For how long it has beaten without a pause."""
+        """For how long it has beaten without a pause; negative before it began."""
         return time.monotonic() - self._since
 
     def start(self) -> None:
