@@ -92,7 +92,8 @@ class Patience:
 def is_passing(error: BaseException) -> bool:
     """Whether the database may do later what it failed to do now."""
     cause = _cause(error)
-    if isinstance(cause, sqlalchemy.exc.TimeoutError):  # no connection became free
+    # No connection became free; or what failed for want of the server was not undone before the next attempt.
+    if isinstance(cause, sqlalchemy.exc.TimeoutError | sqlalchemy.exc.PendingRollbackError):
         return True
     if not isinstance(cause, sqlalchemy.exc.DBAPIError):
         return False

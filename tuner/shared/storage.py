@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -63,6 +64,8 @@ class SharedStorage(BulkStorage):
 
     def __init__(self, url: URL, grace_s: float, patience: Patience) -> None:
         self.grace_s, self.patience = grace_s, patience
+        # It warns, with the whole statement, of what this storage is patient with.
+        logging.getLogger("optuna.storages._rdb").setLevel(logging.ERROR)
         arguments: dict[str, Any] = {}
         if url.get_backend_name() == "postgresql":
             arguments = {name: value for name, value in _CONNECT.items() if name not in url.query}
