@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from optuna.storages import BaseStorage
@@ -39,3 +39,18 @@ def sharing(
     storage.patience.interrupted = lambda: guard.pending
     with SharedRecord(storage, study.of_optuna, feasible) as record:
         yield study.storing(record.store), record
+
+
+def watching(storage: BaseStorage | None, home: Path, study: Study) -> Callable[[], bool | None]:
+    """What tells at any time whether a run that may live works on a study: on this machine where the storage
+    is a file, else on any.
+    """
+    if storage is None or is_embedded(storage):
+        record = Attempts(home, study.name)
+        return lambda: record.at_work
+    from .shared.ledger import Ledger
+    from .shared.storage import SharedStorage
+
+    assert isinstance(storage, SharedStorage)
+    ledger = Ledger(storage, study.of_optuna._study_id, "")
+    return lambda: ledger.in_progress

@@ -176,10 +176,25 @@ class Ledger:
         """Says that this worker lives; see `SharedStorage.beat`."""
         self._storage.beat(trial_ids)
 
-    def now(self) -> datetime:
-        """The database's time, UTC and naive: that which all workers have in common."""
-        with self._storage.engine.connect() as connection:
-            return connection.execute(sqlalchemy.select(sqlalchemy.func.current_timestamp())).scalar_one()
+    @property
+    def in_progress(self) -> bool:
+        """Whether a worker that lives is at a config, or somebody holds the finals."""
+        beats = models.TrialHeartbeatModel
+        last = (
+            sqlalchemy.select(sqlalchemy.func.max(beats.heartbeat), sqlalchemy.func.current_timestamp())
+            .join(_Trial, _Trial.trial_id == beats.trial_id)
+            .where(_Trial.study_id == self._study_id, _Trial.state == TrialState.RUNNING)
+        )
+
+        def step() -> bool:
+            with self._storage.engine.connect() as connection:
+                heard, now = connection.execute(last).one()
+            if heard is None:
+                return False
+            now = datetime.fromisoformat(now) if isinstance(now, str) else now
+            return (now.replace(tzinfo=None) - heard).total_seconds() <= self._storage.grace_s
+
+        return self._storage.patience(step) or self.finals_held_now
 
     # --- finals ---
 
