@@ -30,6 +30,7 @@ from urllib.parse import quote
 from ..codegen.atomic import sweep, write_text
 from ..codegen.errors import ColdforgeError
 from ..codegen.liveness import mark_in, own_mark
+from .tools import NO_TERMS, Terms
 
 DEATHS = 2
 """So many tuners must have died on a config before it is given up."""
@@ -55,6 +56,7 @@ class Attempts:
         self.folder = home / "attempts" / quote(study_name, safe="+")
         self._own = self.folder / f"{own_mark()}.jsonl"
         self._handle = -1
+        self._claimed: set[str] = set()
 
     def __enter__(self) -> Attempts:
         return self
@@ -82,8 +84,9 @@ class Attempts:
         """Nothing: what a tuner gives back, others find by themselves."""
         return ()
 
-    def claim(self, point_key: str, known: int = 0, limit: int | None = None) -> bool:
-        """Makes a config this tuner's; False when a live one has claimed it. See `tools.Record`.
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
+        """Makes a config this tuner's; False when a live one has claimed it, or when with those that others
+        are at there would be too many.
 
         Raises:
             ColdforgeError: the folder cannot be written.
@@ -92,13 +95,17 @@ class Attempts:
             if self._handle < 0:
                 self._open()
             with _locked(self.folder):
-                if point_key in (self.claims() or ()):
+                others = self.claims() or frozenset()
+                at_work = (others | self._claimed) - set(terms.finished)
+                if point_key in others or (terms.left is not None and len(at_work) >= terms.left):
                     return False
                 self._append("claim", point_key)
+                self._claimed.add(point_key)
         return True
 
     def release(self, point_key: str) -> None:
         """Takes a claim back: the config is not tried."""
+        self._claimed.discard(point_key)
         if self._handle >= 0:
             with contextlib.suppress(OSError, ColdforgeError):  # others leave it alone while this one lives
                 self._append("release", point_key)

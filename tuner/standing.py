@@ -9,6 +9,7 @@ from typing import Any
 from .outcome import TrialOutcome, TrialResult
 from .search import Point
 from .study import SPILLED, tally
+from .tools import Terms
 
 
 class Standing:
@@ -66,16 +67,17 @@ class Standing:
         if self.best is None or result.time_ms < (self.best.time_ms or 0.0):
             self.best = result
 
-    def terms(self, key: str, trials: int | None) -> tuple[int, int | None]:
-        """Of a claim (see `tools.Record.claim`): how many results of the config are no reason not to try it,
-        and how many configs the study may have.
+    def terms(self, key: str, trials: int | None) -> Terms:
+        """Of a claim.
 
         Args:
             trials: how many configs this run may leave finished.
         """
         again = self.admitted - self.seen  # the study counts them, this run does not
         known = sum(Point(r.template, r.config).key == key for r in self.results) if key in again else 0
-        return known, None if trials is None else trials + len(again)
+        if trials is None:
+            return Terms(finished=self.finished, known=known)
+        return Terms(trials - len(self.finished), self.finished, trials + len(again), known)
 
     def progress(self, trials: int | None, legal: int) -> dict[str, Any]:
         """What a display shows of it.

@@ -116,6 +116,27 @@ class Measurer(Waited, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Terms:
+    """Of a claim: what the run that makes it knows of the study, and how far it goes.
+
+    Attributes:
+        left: how many points it wants beside the finished ones; no limit when None.
+        finished: keys of the points that it knows to be finished.
+        limit: how many points may be finished or under way, as the study counts them; no limit when None.
+        known: how many results of the point are no reason not to try it again.
+    """
+
+    left: int | None = None
+    finished: Collection[str] = ()
+    limit: int | None = None
+    known: int = 0
+
+
+NO_TERMS = Terms()
+"""Any number of points, none of which was tried before."""
+
+
 class Record(Protocol):
     """Which points tuners are at, and were at when they died: see `attempts.Attempts` (one machine, in files)
     and `shared.record.SharedRecord` (a database server).
@@ -135,13 +156,8 @@ class Record(Protocol):
         """Points that others began with and gave back, as of the last `claims`: they come first."""
         ...
 
-    def claim(self, point_key: str, known: int = 0, limit: int | None = None) -> bool:
-        """Makes a point this tuner's; False when it is another's.
-
-        Args:
-            known, limit: for a binding record: how many results of the point are no reason not to try it
-                again, and how many points may be finished or under way with this one.
-        """
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
+        """Makes a point this tuner's; False when it is another's, or one too many."""
         ...
 
     def release(self, point_key: str) -> None:
@@ -174,7 +190,7 @@ class NoRecord:
         """Nothing."""
         return ()
 
-    def claim(self, point_key: str, known: int = 0, limit: int | None = None) -> bool:
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
         """Every point is free."""
         return True
 

@@ -217,9 +217,8 @@ class Tuner:
         (index,) = asked
         point = self.feasible.points[index]
         with self.accounts.phase("claim"):
-            claimed = self._tools.record.claim(
-                point.key, *self._standing.terms(point.key, self.options.trials)
-            )
+            terms = self._standing.terms(point.key, self.options.trials)
+            claimed = self._tools.record.claim(point.key, terms)
         if not claimed:  # it costs nothing here, and is known soon
             self._held[point.key] = index
             self._looked = -math.inf

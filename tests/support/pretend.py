@@ -27,7 +27,7 @@ from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.plan import Plan, Toolchain
 from coldforge.tuner.progress import Snapshot
 from coldforge.tuner.study import Study, open_study
-from coldforge.tuner.tools import Job
+from coldforge.tuner.tools import NO_TERMS, Job, Terms
 from coldforge.tuner.tune import Tuner
 
 TARGET = Target("cpu", "x86-64-v3", "a CPU", {"threads": 2, "llc_bytes": 1 << 25, "vector_bytes": 32})
@@ -248,7 +248,7 @@ class PretendRecord:
     def finals(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def claim(self, point_key: str, known: int = 0, limit: int | None = None) -> bool:
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
         if point_key in (self.others() or ()):
             return False
         self.claimed.append(point_key)

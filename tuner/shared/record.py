@@ -25,6 +25,7 @@ from ...codegen.errors import ColdforgeError
 from ...codegen.liveness import own_mark
 from ..attempts import DEATHS
 from ..search import FeasibleSet, point_of
+from ..tools import NO_TERMS, Terms
 from .ledger import Ledger
 from .storage import SharedStorage
 
@@ -96,9 +97,9 @@ class SharedRecord:
         """The configs that wait for whoever comes first, as of the last `claims`."""
         return self._offered
 
-    def claim(self, point_key: str, known: int = 0, limit: int | None = None) -> bool:
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
         """Makes a config this worker's; False when it is another's, finished, given up, or too many."""
-        trial = self._ledger.claim(point_key, self._waiting(point_key), known, limit)
+        trial = self._ledger.claim(point_key, self._waiting(point_key), terms.known, terms.limit)
         self._offered = tuple(key for key in self._offered if key != point_key)
         if trial is None:
             return False
