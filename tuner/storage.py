@@ -19,6 +19,7 @@ import optuna
 import sqlalchemy.exc
 from optuna.exceptions import OptunaError, StorageInternalError
 from optuna.storages import BaseStorage
+from optuna.storages._rdb import models
 from sqlalchemy.engine import URL
 
 from ..codegen.errors import ColdforgeError, InputError
@@ -118,7 +119,11 @@ def _refuse_foreign(path: Path, shown: Path) -> None:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     except sqlite3.Error as error:
         raise ColdforgeError(f"cannot open the studies in {shown}: {error}") from error
-    if names and not {"version_info", "studies"} <= names:
+    optunas = {
+        *models.BaseModel.metadata.tables,
+        "alembic_version",
+    }  # some of which it may be making just now
+    if not {"version_info", "studies"} <= names and names - optunas:
         raise InputError(f"{shown} is another program's database, not one of studies; name another file")
 
 

@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial
 
 from ..codegen.compile import Artifact
 from ..codegen.errors import DeclarationError
+from ..codegen.liveness import own_mark
 from .accounts import Accounts
 from .equipment import Equipment, TuneOptions
 from .finals import decide, hold, keep_provisional
@@ -68,7 +69,7 @@ class Tuner:
         self._search = Search(feasible, factory, stored, options.seed, salt, (*options.first, *liked))
         self._held: dict[str, int] = {}  # asked for here, and another's: key -> index
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
-        self._asked, self._reason = 0, ""
+        self._asked, self._reason, self._mark = 0, "", str(own_mark())
         # Judged and not committed yet; what the device did comes first.
         self._judged: deque[tuple[Flight, TrialResult]] = deque()
         self._provisional: tuple[Job, TrialResult] | None = None  # the best, when this run found it
@@ -345,7 +346,7 @@ class Tuner:
         flight, result = self._judged[0]
         index, counts = flight.index, self.accounts.counts
         # Said of each: a result that came by its machine code has the details of another config.
-        details = {**result.details, "default": index in self.feasible.defaults}
+        details = {**result.details, "default": index in self.feasible.defaults, "worker": self._mark}
         details.pop(RUN_AFTER_ALL, None)
         if flight.point.key in self._standing.admitted:
             details[RUN_AFTER_ALL] = True

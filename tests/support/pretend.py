@@ -29,6 +29,7 @@ from coldforge.tuner.progress import Snapshot
 from coldforge.tuner.study import Study, open_study
 from coldforge.tuner.tools import NO_TERMS, Job, Terms
 from coldforge.tuner.tune import Tuner
+from optuna.trial import FrozenTrial
 
 TARGET = Target("cpu", "x86-64-v3", "a CPU", {"threads": 2, "llc_bytes": 1 << 25, "vector_bytes": 32})
 TOOLCHAIN = Toolchain("g++ 12.2.0", ("-O3",), "", "1")
@@ -284,17 +285,19 @@ class Bench:
     def __init__(self, folder: Path, plan: Plan | None = None) -> None:
         self.plan = plan or make_plan(folder)
         self.inputs = self.plan.inputs()
-        self.storage = optuna.storages.InMemoryStorage()
+        self.storage: optuna.storages.BaseStorage = optuna.storages.InMemoryStorage()
         self.world = World()
         self.compiler = PretendCompiler(self.world)
         self.worker = PretendWorker(self.world)
-        self.record = PretendRecord()
+        self.record: Any = PretendRecord()
+        self.store: Callable[[FrozenTrial], object] | None = None
         self.progress = Silent()
         self.tuner: Tuner | None = None
 
     @property
     def study(self) -> Study:
-        return open_study(self.storage, self.inputs)
+        study = open_study(self.storage, self.inputs)
+        return study if self.store is None else study.storing(self.store)
 
     def tune(self, *, jobs: int = 1, **options: Any) -> str:
         self.compiler.jobs = jobs
