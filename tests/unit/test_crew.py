@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from coldforge.codegen import target
 from coldforge.codegen.errors import InputError
 from coldforge.codegen.target import cuda_target
 from coldforge.tuner.cli import options
@@ -67,6 +68,36 @@ def test_this_process_sees_the_first_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(options, "cuda_devices", lambda: (H200, OTHER, H200))
     assert options.devices_of(H200, "1,2") == (OTHER, ("7",))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
+
+
+_TORCH = """
+from types import SimpleNamespace as S
+NAMES = [("NVIDIA H200", 9, 0), ("NVIDIA A100", 8, 0), ("Odd one", 7, 5)]
+def properties(index):
+    name, major, minor = NAMES[index]
+    return S(name=name, major=major, minor=minor, multi_processor_count=100 + index, L2_cache_size=1 << 20,
+             shared_memory_per_block_optin=1024, shared_memory_per_multiprocessor=2048)
+cuda = S(is_available=lambda: True, device_count=lambda: len(NAMES), get_device_properties=properties)
+"""
+
+
+def test_every_gpu_is_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the very program that asks PyTorch, and a PyTorch that pretends."""
+    (tmp_path / "torch.py").write_text(_TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: str(path).startswith("/dev/nvidia") or exists(path))
+    target._probe_cuda.cache_clear()
+    try:
+        found = target.cuda_devices()
+        assert [(device.arch, device.device) for device in found] == [
+            ("sm_90", "NVIDIA H200"),
+            ("sm_80", "NVIDIA A100"),
+        ]
+        assert [device.attributes["sm_count"] for device in found] == [100, 101]
+        assert target.detect("auto") == target.detect("cuda") == found[0]
+    finally:
+        target._probe_cuda.cache_clear()
 
 
 def test_each_worker_sees_its_device_alone() -> None:
