@@ -19,8 +19,9 @@ KNOWN_VARIABLES = (
     "COLDFORGE_BUILD",
     "COLDFORGE_COMPILE_LIMIT_S",
     "COLDFORGE_TRIAL_LIMIT_S",
+    "COLDFORGE_GRACE_S",
 )
-COMPILE_LIMIT_S, TRIAL_LIMIT_S = 120.0, 60.0
+COMPILE_LIMIT_S, TRIAL_LIMIT_S, GRACE_S = 120.0, 60.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Settings:
         compile_limit_s: seconds after which a compiler counts as hung (``COLDFORGE_COMPILE_LIMIT_S``).
         trial_limit_s: seconds after which a running variant counts as hung, beside what its arithmetic may
             take (``COLDFORGE_TRIAL_LIMIT_S``).
+        grace_s: seconds of silence after which a worker on a shared study counts as dead
+            (``COLDFORGE_GRACE_S``).
     """
 
     home: Path
@@ -43,6 +46,7 @@ class Settings:
     may_build: bool
     compile_limit_s: float = COMPILE_LIMIT_S
     trial_limit_s: float = TRIAL_LIMIT_S
+    grace_s: float = GRACE_S
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -65,6 +69,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         may_build=_flag(env.get("COLDFORGE_BUILD")),
         compile_limit_s=_seconds(env, "COLDFORGE_COMPILE_LIMIT_S", COMPILE_LIMIT_S),
         trial_limit_s=_seconds(env, "COLDFORGE_TRIAL_LIMIT_S", TRIAL_LIMIT_S),
+        grace_s=_seconds(env, "COLDFORGE_GRACE_S", GRACE_S),
     )
 
 

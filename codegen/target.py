@@ -163,12 +163,9 @@ def detect(kind: str) -> Target:
         return cpu_target()
     if kind not in ("auto", "cuda"):
         raise UnknownName("target", kind, ["auto", "cuda", "cpu"])
-    found = _probe_cuda()
-    if isinstance(found, Target):
-        return found
-    if kind == "auto":
+    if kind == "auto" and isinstance(_probe_cuda(), str):
         return cpu_target()
-    raise TargetUnavailable(f"target 'cuda' is not available on this machine ({found}); use --target cpu")
+    return cuda_devices()[0]
 
 
 _PROBE = """
@@ -176,16 +173,32 @@ import json, torch
 if not torch.cuda.is_available():
     print(json.dumps({"why": "PyTorch sees no CUDA device"}))
 else:
-    p = torch.cuda.get_device_properties(0)
-    print(json.dumps({"name": p.name, "cc": p.major * 10 + p.minor, "sm_count": p.multi_processor_count,
+    found = []
+    for index in range(torch.cuda.device_count()):
+        p = torch.cuda.get_device_properties(index)
+        found.append({"name": p.name, "cc": p.major * 10 + p.minor, "sm_count": p.multi_processor_count,
                       "l2_bytes": p.L2_cache_size, "max_shared_bytes": p.shared_memory_per_block_optin,
-                      "shared_bytes_per_sm": p.shared_memory_per_multiprocessor}))
+                      "shared_bytes_per_sm": p.shared_memory_per_multiprocessor})
+    print(json.dumps({"devices": found}))
 """
 
 
+def cuda_devices() -> tuple[Target, ...]:
+    """The GPUs that this process may use, in CUDA's order; one of an architecture that coldforge does not
+    know ends the row.
+
+    Raises:
+        TargetUnavailable: there is none.
+    """
+    found = _probe_cuda()
+    if isinstance(found, str):
+        raise TargetUnavailable(f"target 'cuda' is not available on this machine ({found}); use --target cpu")
+    return found
+
+
 @lru_cache(maxsize=1)
-def _probe_cuda() -> Target | str:
-    """Asks a short-lived child about the GPU: the process that tunes must never hold a CUDA context."""
+def _probe_cuda() -> tuple[Target, ...] | str:
+    """Asks a short-lived child about the GPUs: the process that tunes must never hold a CUDA context."""
     import json
 
     if not any(
@@ -197,18 +210,21 @@ def _probe_cuda() -> Target | str:
         run = subprocess.run(
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=120, check=False
         )
-        found = json.loads(run.stdout.strip().splitlines()[-1])
+        answer = json.loads(run.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, OSError, ValueError, IndexError):
         return "asking PyTorch about the GPU failed"
-    if "why" in found:
-        return str(found["why"])
-    arch = f"sm_{found['cc']}"
-    if found["cc"] not in _CUDA_LIMITS:
-        return f"{found['name']} is {arch}, which coldforge does not know"
-    measured = {
-        key: int(found[key]) for key in ("sm_count", "l2_bytes", "max_shared_bytes", "shared_bytes_per_sm")
-    }
-    return cuda_target(arch, found["name"], **measured)
+    if "why" in answer:
+        return str(answer["why"])
+    targets: list[Target] = []
+    for found in answer["devices"]:
+        arch = f"sm_{found['cc']}"
+        if found["cc"] not in _CUDA_LIMITS:
+            unknown = f"{found['name']} is {arch}, which coldforge does not know"
+            return tuple(targets) or unknown
+        names = ("sm_count", "l2_bytes", "max_shared_bytes", "shared_bytes_per_sm")
+        measured = {name: int(found[name]) for name in names}
+        targets.append(cuda_target(arch, found["name"], **measured))
+    return tuple(targets) or "PyTorch sees no CUDA device"
 
 
 def _cpuinfo() -> tuple[set[str], str]:

@@ -13,7 +13,7 @@ from typing import Any
 from .outcome import TrialOutcome, TrialResult
 
 # Of the parent's thread; the compilers' and the worker's run beside it.
-PARENT = ("ask", "render", "record", "look")
+PARENT = ("ask", "claim", "render", "record", "look")
 
 
 @dataclass
@@ -45,8 +45,8 @@ class Accounts:
 
     Attributes:
         counts: what it did.
-        seconds: phase -> seconds. ``ask``, ``render``, ``record`` and ``look`` (for what other tuners did)
-            are the parent's; ``compile`` sums over the compilers; the others are the worker's.
+        seconds: phase -> seconds. ``ask``, ``claim``, ``render``, ``record`` and ``look`` (for what other
+            tuners did) are the parent's; ``compile`` sums over the compilers; the others are the worker's.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -103,7 +103,7 @@ class Accounts:
         return self._device_s
 
     @property
-    def progress(self) -> dict[str, int]:
+    def progress(self) -> dict[str, Any]:
         """The counts that a display shows."""
         counts = self.counts
         return {"added": counts.added, "compiled": counts.compiled, "measured": counts.measured}

@@ -30,6 +30,7 @@ from urllib.parse import quote
 from ..codegen.atomic import sweep, write_text
 from ..codegen.errors import ColdforgeError
 from ..codegen.liveness import mark_in, own_mark
+from .tools import NO_TERMS, Terms
 
 DEATHS = 2
 """So many tuners must have died on a config before it is given up."""
@@ -49,10 +50,13 @@ class Attempts:
         study_name: the study's unique name.
     """
 
+    binding = False
+
     def __init__(self, home: Path, study_name: str) -> None:
         self.folder = home / "attempts" / quote(study_name, safe="+")
         self._own = self.folder / f"{own_mark()}.jsonl"
         self._handle = -1
+        self._claimed: set[str] = set()
 
     def __enter__(self) -> Attempts:
         return self
@@ -76,8 +80,13 @@ class Attempts:
         """Whether a tuner that may live has begun on the study and not ended in good order."""
         return any(not _dead(path) for path in self._records())
 
-    def claim(self, point_key: str) -> bool:
-        """Makes a config this tuner's; False when a live one has claimed it.
+    def offered(self) -> tuple[str, ...]:
+        """Nothing: what a tuner gives back, others find by themselves."""
+        return ()
+
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
+        """Makes a config this tuner's; False when a live one has claimed it, or when with those that others
+        are at there would be too many.
 
         Raises:
             ColdforgeError: the folder cannot be written.
@@ -86,13 +95,17 @@ class Attempts:
             if self._handle < 0:
                 self._open()
             with _locked(self.folder):
-                if point_key in (self.claims() or ()):
+                others = self.claims() or frozenset()
+                at_work = (others | self._claimed) - set(terms.finished)
+                if point_key in others or (terms.left is not None and len(at_work) >= terms.left):
                     return False
                 self._append("claim", point_key)
+                self._claimed.add(point_key)
         return True
 
     def release(self, point_key: str) -> None:
         """Takes a claim back: the config is not tried."""
+        self._claimed.discard(point_key)
         if self._handle >= 0:
             with contextlib.suppress(OSError, ColdforgeError):  # others leave it alone while this one lives
                 self._append("release", point_key)
@@ -144,6 +157,10 @@ class Attempts:
             if not left or len(left) != len(keys):
                 _cut(path, left)
         return tuple(sorted(key for key, count in deaths.items() if count >= DEATHS))
+
+    def finals(self) -> contextlib.AbstractContextManager[None]:
+        """Waits for nobody."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """Takes this tuner's record back: it ended in good order. May be called again."""

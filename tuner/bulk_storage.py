@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optuna's database storage, quicker where a tuner waits: a trial that comes finished is stored in a few
+"""Optuna's database storage, quicker where a tuner waits: a trial that comes whole is stored in a few
 statements.
 
 Optuna stores the parameters and attributes of an added trial one by one, each with questions to the database
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class BulkStorage(RDBStorage):
-    """`RDBStorage` with another way to add finished trials. A version of Optuna that adds them without
+    """`RDBStorage` with another way to add trials that come whole. A version of Optuna that adds them without
     `_get_prepared_new_trial` adds them as it does."""
 
     def _get_prepared_new_trial(
         self, study_id: int, template_trial: FrozenTrial | None, session: Session
     ) -> models.TrialModel:
-        if template_trial is None or not template_trial.state.is_finished():
+        if template_trial is None:
             return super()._get_prepared_new_trial(study_id, template_trial, session)
         trial = models.TrialModel(
             study_id=study_id,
@@ -39,7 +39,7 @@ class BulkStorage(RDBStorage):
         )
         session.add(trial)
         session.flush()  # gives it an id; the transaction ends with the whole trial or none
-        for model, rows in _rows(template_trial).items():
+        for model, rows in rows_of(template_trial).items():
             if rows:
                 session.execute(
                     sqlalchemy.insert(model), [{"trial_id": trial.trial_id, **row} for row in rows]
@@ -49,7 +49,7 @@ class BulkStorage(RDBStorage):
         return trial
 
 
-def _rows(trial: FrozenTrial) -> dict[type, list[dict[str, Any]]]:
+def rows_of(trial: FrozenTrial) -> dict[type, list[dict[str, Any]]]:
     """Table -> what the trial adds to it."""
     values = []
     for objective, value in enumerate(trial.values or ()):

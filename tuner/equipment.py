@@ -30,6 +30,8 @@ class TuneOptions:
         spill_limit_bytes: a config whose kernel spills more is not run; every one is when None.
         sibling: what another study found, to begin with.
         first: points to try first, after the defaults.
+        finals: whether to hold them when the search has ended.
+        salt: what tells this run's random draws from those of others with the same seed.
     """
 
     trials: int | None = DEFAULT_TRIALS
@@ -41,6 +43,8 @@ class TuneOptions:
     spill_limit_bytes: int | None = SPILL_LIMIT_BYTES
     sibling: Sibling | None = None
     first: tuple[int, ...] = ()
+    finals: bool = True
+    salt: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

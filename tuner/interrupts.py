@@ -40,6 +40,11 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    @property
+    def pending(self) -> bool:
+        """Whether an interrupt is held back."""
+        return self._pending
+
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
         """Holds an interrupt back until the block ends."""

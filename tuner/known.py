@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..codegen.compile import Resources
-from ..codegen.errors import ColdforgeError
+from ..codegen.errors import ColdforgeError, DeclarationError
+from .accounts import RunCounts
 from .outcome import TrialOutcome, TrialResult
+from .plan import Plan
 from .search import Point
 from .study import SPILLED
 from .tools import Job
@@ -17,6 +19,7 @@ from .tools import Job
 # Outcomes that the machine code decides: the same code has them again. A time limit, a crash, and memory that
 # lacks, may be bad luck.
 _REPEATABLE = (TrialOutcome.OK, TrialOutcome.WRONG_RESULT)
+_SUSPECT = "the tuner ended twice while it ran"
 
 Facts = Mapping[str, Any]
 """Of a compiled config: ``launch``, ``compile_s``, ``source_digest``."""
@@ -69,6 +72,11 @@ def not_compiled(point: Point, error: ColdforgeError) -> TrialResult:
     return TrialResult(TrialOutcome.COMPILE_ERROR, reason, template=point.template, config=point.config)
 
 
+def given_up(point: Point) -> TrialResult:
+    """The result of a config that is not tried again, as tuners died of it."""
+    return TrialResult(TrialOutcome.CRASH, _SUSPECT, template=point.template, config=point.config)
+
+
 def completed(result: TrialResult, job: Job, facts: Facts) -> TrialResult:
     """A result with all that is known of its config."""
     return dataclasses.replace(
@@ -79,3 +87,58 @@ def completed(result: TrialResult, job: Job, facts: Facts) -> TrialResult:
         resources=job.artifact.resources.to_dict(),
         details={**result.details, **facts},
     )
+
+
+class Shortcuts:
+    """Results of compiled configs that need not run.
+
+    Args:
+        plan: the study's subject.
+        defaults: indices of configs that run whatever they spill.
+        spill_limit_bytes: a config whose kernel spills more is not run; every one is when None.
+        counts: of the run.
+
+    Attributes:
+        known: results by machine code; takes in those of the study and of the run.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        defaults: Collection[int],
+        spill_limit_bytes: int | None,
+        counts: RunCounts,
+    ) -> None:
+        self._plan, self._defaults, self._counts = plan, defaults, counts
+        self._limit_bytes = spill_limit_bytes
+        self.known = KnownCode()
+
+    def result_for(self, index: int, job: Job) -> TrialResult | None:
+        """The result of a config that need not run; None when it must.
+
+        Args:
+            index: of the config in the feasible set.
+        """
+        try:
+            facts = self.facts(job)
+        except DeclarationError as error:
+            return not_compiled(job.point, error)
+        known = self.known.result_for(job, facts)
+        if known is not None:
+            self._counts.reused += 1
+            return known
+        if index in self._defaults:
+            return None
+        skipped = heavy_spill(job.artifact.resources, self._limit_bytes)
+        if skipped is None:
+            return None
+        self._counts.skipped_spilling += 1
+        return completed(skipped, job, facts)
+
+    def facts(self, job: Job) -> dict[str, Any]:
+        """What is known of a compiled config before it runs."""
+        return {
+            "launch": self._plan.launch(job.point).to_dict(),
+            "compile_s": job.artifact.seconds,
+            "source_digest": job.source.digest,
+        }

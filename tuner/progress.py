@@ -100,6 +100,16 @@ class Progress(Protocol):
         ...
 
 
+class NoProgress:
+    """Shows nothing."""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Shows it not."""
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
 class PlainProgress:
     """A line at most every few seconds, and one for the finals."""
 

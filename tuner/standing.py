@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from .outcome import TrialOutcome, TrialResult
 from .search import Point
-from .study import SPILLED
+from .study import SPILLED, tally
+from .tools import Terms
 
 
 class Standing:
@@ -64,3 +66,26 @@ class Standing:
             return
         if self.best is None or result.time_ms < (self.best.time_ms or 0.0):
             self.best = result
+
+    def terms(self, key: str, trials: int | None) -> Terms:
+        """Of a claim.
+
+        Args:
+            trials: how many configs this run may leave finished.
+        """
+        again = self.admitted - self.seen  # the study counts them, this run does not
+        known = sum(Point(r.template, r.config).key == key for r in self.results) if key in again else 0
+        if trials is None:
+            return Terms(finished=self.finished, known=known)
+        return Terms(trials - len(self.finished), self.finished, trials + len(again), known)
+
+    def progress(self, trials: int | None, legal: int) -> dict[str, Any]:
+        """What a display shows of it.
+
+        Args:
+            trials: as for `terms`.
+            legal: how many configs there are.
+        """
+        done = len(self.finished)
+        total = max(legal if trials is None else min(trials, legal), done)  # an earlier run may have gone on
+        return {"done": done, "total": total, "best": self.best, "outcomes": tally(self.results)}

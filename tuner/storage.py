@@ -12,18 +12,20 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import optuna
 import sqlalchemy.exc
 from optuna.exceptions import OptunaError, StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
-from sqlalchemy.engine import make_url
+from optuna.storages._rdb import models
+from sqlalchemy.engine import URL
 
 from ..codegen.errors import InputError
+from ..codegen.settings import load_settings
 from .bulk_storage import BulkStorage
+from .shared.url import shown_url, storage_url
 from .storage_errors import storage_error
 
 _BUSY_TIMEOUT_S = 30
@@ -39,10 +41,11 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
     """Opens the storage.
 
     Args:
-        url: a database URL; the embedded one under ``home`` when not given.
+        url: a database URL; the embedded one under ``home`` when not given. A password in it goes to this
+            process's environment: see `storage_url`.
         home: coldforge's folder.
-        create: whether a missing SQLite file is made. When not, None stands for it, and of one that may only
-            be read a copy is opened.
+        create: whether a missing SQLite file, or the tables that a database lacks, are made. When not, None
+            stands for it, and of a file that may only be read a copy is opened.
 
     Raises:
         InputError: the URL is malformed, its driver is not installed, or its file is damaged or may not be
@@ -50,23 +53,27 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
         ColdforgeError: the database cannot be opened otherwise.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    place = url or default_url(home)
-    try:
-        parsed = make_url(place)
-    except (sqlalchemy.exc.ArgumentError, ValueError):  # a port that is no number is a ValueError
-        example = "sqlite:////path/studies.db or postgresql://user@host/name"
-        raise InputError(f"storage URL {place!r} is malformed; expected e.g. {example}") from None
-    engine: dict[str, Any] = {}
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        path = Path(parsed.database)
-        if not create and not _is_there(path):
-            return None
-        used = path if create or _writable(path) else _copy(path)
-        _refuse_foreign(used, path)
-        _write_ahead(used)
-        place = parsed.set(database=str(used)).render_as_string(hide_password=False)
-        engine = {"connect_args": {"timeout": _BUSY_TIMEOUT_S}}
-    return _open(place, parsed.render_as_string(hide_password=True), engine)
+    place = storage_url(url or default_url(home))
+    shown = shown_url(place)
+    if place.get_backend_name() != "sqlite":
+        return _opened(lambda: _shared(place, create), shown)
+    if not place.database:  # in memory
+        return _opened(lambda: BulkStorage(place.render_as_string()), shown)
+    path = Path(place.database)
+    if not create and not _is_there(path):
+        return None
+    used = path if create or _writable(path) else _copy(path)
+    _refuse_foreign(used, path)
+    _write_ahead(used)
+    text = place.set(database=str(used)).render_as_string()
+    engine = {"connect_args": {"timeout": _BUSY_TIMEOUT_S}}
+    return _opened(lambda: BulkStorage(text, engine_kwargs=engine), shown)
+
+
+def _shared(place: URL, create: bool) -> BaseStorage | None:
+    from .shared.storage import open_shared  # it needs what the extra `postgres` brings
+
+    return open_shared(place, create=create, grace_s=load_settings().grace_s)
 
 
 def is_embedded(storage: BaseStorage | None) -> bool:
@@ -130,7 +137,9 @@ def _refuse_foreign(path: Path, shown: Path) -> None:
             names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise storage_error(f"cannot open the studies in {shown}", error, str(shown)) from error
-    if names and not {"version_info", "studies"} <= names:
+    # Some of which another process may be making just now.
+    optunas = {*models.BaseModel.metadata.tables, "alembic_version"}
+    if not {"version_info", "studies"} <= names and names - optunas:
         raise InputError(f"{shown} is another program's database, not one of studies; name another file")
 
 
@@ -167,12 +176,14 @@ def _write_ahead(path: Path) -> None:
         raise storage_error(f"cannot open the studies in {path}", error, str(path)) from error
 
 
-def _open(url: str, shown: str, engine: dict[str, Any]) -> BaseStorage:
+def _opened(make: Callable[[], BaseStorage | None], shown: str) -> BaseStorage | None:
     for attempt in range(_FIRST_OPEN_ATTEMPTS):
         try:
-            return BulkStorage(url, engine_kwargs=engine)
+            return make()
         except ImportError as error:
-            raise InputError(f"storage {shown}: its database driver is not installed ({error})") from None
+            hint = "; pip install 'coldforge[postgres]'" if shown.startswith("postgresql:") else ""
+            why = f"its database driver is not installed ({_first_line(error)}){hint}"
+            raise InputError(f"storage {shown}: {why}") from None
         except (sqlalchemy.exc.NoSuchModuleError, sqlalchemy.exc.ArgumentError) as error:
             raise InputError(f"storage {shown}: {_first_line(error)}") from None
         except (sqlalchemy.exc.SQLAlchemyError, OptunaError, RuntimeError) as error:

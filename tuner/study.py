@@ -3,14 +3,15 @@
 about.
 
 Trials are only ever added finished (COMPLETE with a time, or PRUNED with a reason), so a killed run leaves
-nothing half done. Everything that showing or freezing a study needs is in its user attributes.
+nothing half done; on a server they are claimed first (`shared/ledger.py`), and only finished ones are a
+study's. Everything that showing or freezing a study needs is in its user attributes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
@@ -32,6 +33,8 @@ from .stored import ROOTS as FOLDERS
 _ABOUT, _WINNER, _FINALS, _TOUCHED, _DEFAULTS = "about", "winner", "finals", "touched", "defaults"
 ROOTS = "roots"
 """The attribute that holds paths of this machine."""
+REQUEST = "request"
+"""The attribute that says what workers are to do."""
 _ALONE, _REST = ("outcome", "reason", "error", "code_digest", "resources", "config"), "more"
 _MAY_BE_INFINITE = ("error", "bound_ratio")
 """Figures that have no value where a variant left a NaN, or nothing at all in its poisoned output; they are
@@ -46,8 +49,13 @@ RUN_AFTER_ALL = "run_after_all"
 class Study:
     """One study. Reads are answered from storage, so that another process's trials are seen too."""
 
-    def __init__(self, study: optuna.Study) -> None:
-        self._study = study
+    def __init__(self, study: optuna.Study, store: Callable[[FrozenTrial], object] | None = None) -> None:
+        """The study as Optuna gives it.
+
+        Args:
+            store: takes the finished trials; they are added as new ones when not given.
+        """
+        self._study, self._store = study, store or study.add_trial
 
     @property
     def name(self) -> str:
@@ -85,6 +93,26 @@ class Study:
         """Notes where its declarations are."""
         if tuple(roots) != self.roots:
             self._study.set_user_attr(ROOTS, list(roots))
+
+    @property
+    def request(self) -> dict[str, Any] | None:
+        """What the last `tune` asked of the study's workers; None where none did."""
+        found = self._attribute(REQUEST)
+        return found if isinstance(found, dict) else None
+
+    def ask_for(self, request: Mapping[str, Any]) -> None:
+        """Notes what is asked of the study's workers: see `joining.Request`."""
+        if dict(request) != self.request:
+            self._study.set_user_attr(REQUEST, dict(request))
+
+    def storing(self, store: Callable[[FrozenTrial], object]) -> Study:
+        """The same study, whose finished trials go elsewhere first."""
+        return Study(self._study, store)
+
+    @property
+    def of_optuna(self) -> optuna.Study:
+        """Optuna's own."""
+        return self._study
 
     @property
     def defaults(self) -> dict[str, dict[str, Any]]:
@@ -130,9 +158,14 @@ class Study:
         with reading(f"study {self.name}"):
             return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
-    def results(self) -> list[TrialResult]:
-        """What became of each trial, in order."""
-        return [result_of(trial, f"study {self.name}: trial {trial.number}") for trial in self.trials()]
+    def results(self, trials: Sequence[FrozenTrial] | None = None) -> list[TrialResult]:
+        """What became of each trial, in order.
+
+        Args:
+            trials: what `trials` gave; asked for when not given.
+        """
+        found = self.trials() if trials is None else trials
+        return [result_of(trial, f"study {self.name}: trial {trial.number}") for trial in found]
 
     def record(
         self,
@@ -159,7 +192,7 @@ class Study:
         )
         trial.datetime_complete = datetime.now()
         trial.datetime_start = trial.datetime_complete - timedelta(seconds=seconds)
-        self._study.add_trial(trial)
+        self._store(trial)
 
 
 def thinned(samples: Sequence[float]) -> list[float]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -115,15 +116,48 @@ class Measurer(Waited, Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Terms:
+    """Of a claim: what the run that makes it knows of the study, and how far it goes.
+
+    Attributes:
+        left: how many points it wants beside the finished ones; no limit when None.
+        finished: keys of the points that it knows to be finished.
+        limit: how many points may be finished or under way, as the study counts them; no limit when None.
+        known: how many results of the point are no reason not to try it again.
+    """
+
+    left: int | None = None
+    finished: Collection[str] = ()
+    limit: int | None = None
+    known: int = 0
+
+
+NO_TERMS = Terms()
+"""Any number of points, none of which was tried before."""
+
+
 class Record(Protocol):
-    """Which points tuners are at, and were at when they died: see `attempts.Attempts`."""
+    """Which points tuners are at, and were at when they died: see `attempts.Attempts` (one machine, in files)
+    and `shared.record.SharedRecord` (a database server).
+
+    Attributes:
+        binding: whether a claim settles everything: nobody else has tried the point, nor will, and there are
+            not too many. Else it only says that no other live tuner is at it.
+    """
+
+    binding: bool
 
     def claims(self) -> frozenset[str] | None:
         """The points that other live tuners have claimed; None when there is no other one."""
         ...
 
-    def claim(self, point_key: str) -> bool:
-        """Makes a point this tuner's; False when it is another's."""
+    def offered(self) -> Sequence[str]:
+        """Points that others began with and gave back, as of the last `claims`: they come first."""
+        ...
+
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
+        """Makes a point this tuner's; False when it is another's, or one too many."""
         ...
 
     def release(self, point_key: str) -> None:
@@ -138,15 +172,25 @@ class Record(Protocol):
         """The points not to be tried again."""
         ...
 
+    def finals(self) -> AbstractContextManager[None]:
+        """Around the finals; may wait until others have done what they are at."""
+        ...
+
 
 class NoRecord:
     """Remembers nothing."""
+
+    binding = False
 
     def claims(self) -> frozenset[str] | None:
         """There is no other."""
         return None
 
-    def claim(self, point_key: str) -> bool:
+    def offered(self) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
         """Every point is free."""
         return True
 
@@ -159,3 +203,7 @@ class NoRecord:
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """None."""
         return ()
+
+    def finals(self) -> AbstractContextManager[None]:
+        """Waits for nobody."""
+        return nullcontext()

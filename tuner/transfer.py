@@ -18,7 +18,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ..codegen.errors import InputError
-from .study import ROOTS
+from .study import REQUEST, ROOTS
 
 FORMAT = 1
 
@@ -84,7 +84,7 @@ def _record(storage: BaseStorage, name: str) -> dict[str, Any]:
     finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return {
         "format": FORMAT,
-        "attributes": {name: value for name, value in study.user_attrs.items() if name != ROOTS},
+        "attributes": {n: value for n, value in study.user_attrs.items() if n not in (ROOTS, REQUEST)},
         "trials": [_row(trial) for trial in finished],
     }
 

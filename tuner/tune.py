@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections import deque
 from typing import Any
@@ -22,22 +23,22 @@ from optuna.trial import FrozenTrial
 
 from ..codegen.compile import Artifact
 from ..codegen.errors import DeclarationError
+from ..codegen.liveness import own_mark
 from .accounts import Accounts
 from .equipment import Equipment, TuneOptions
 from .finals import decide, hold, keep_provisional
-from .known import KnownCode, completed, heavy_spill, not_compiled
+from .known import Shortcuts, completed, given_up, not_compiled
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
 from .progress import Snapshot
 from .search import DEFAULT_SAMPLER, FeasibleSet, Search, begun_with
 from .standing import Standing
 from .stream import Flight, Stream
-from .study import RUN_AFTER_ALL, Study, tally
+from .study import RUN_AFTER_ALL, Study
 from .tools import Job
 
 _LOOK_EVERY_S = 1.0
 _WAIT_FOR_OTHERS_S = 0.2
-_SUSPECT = "the tuner ended twice while it ran"
 
 
 class Tuner:
@@ -61,14 +62,14 @@ class Tuner:
         self.sampler = options.sampler or DEFAULT_SAMPLER
         self._others = equipment.record.claims()  # what other live tuners have claimed; None: there is none
         self._standing = Standing(options.spill_limit_bytes)
+        self._shortcuts = Shortcuts(plan, feasible.defaults, options.spill_limit_bytes, self.accounts.counts)
         stored = self._read_study()
-        salt = () if self._others is None else (os.getpid(),)
+        salt = options.salt or (() if self._others is None else (os.getpid(),))
         factory, liked = begun_with(self.sampler, options.sibling)
         self._search = Search(feasible, factory, stored, options.seed, salt, (*options.first, *liked))
         self._held: dict[str, int] = {}  # asked for here, and another's: key -> index
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
-        self._asked, self._reason = 0, ""
-        self._known = KnownCode(self._standing.results)
+        self._asked, self._reason, self._mark = 0, "", str(own_mark())
         # Judged and not committed yet; what the device did comes first.
         self._judged: deque[tuple[Flight, TrialResult]] = deque()
         self._provisional: tuple[Job, TrialResult] | None = None  # the best, when this run found it
@@ -95,9 +96,13 @@ class Tuner:
         try:
             self.study.touch()
             self._search_all()
-            if self._standing.best is None:
-                return "failed"
-            return "ok" if self._finals() else "failed"
+            if not self.options.finals:
+                return "ok"
+            with self._tools.record.finals():
+                self._catch_up()
+                if self._standing.best is None:
+                    return "failed"
+                return "ok" if self._finals() else "failed"
         except KeyboardInterrupt:
             with self._guard.shielded():
                 self._keep_best()
@@ -174,55 +179,29 @@ class Tuner:
                 return
             flight, result = found
             assert flight.job is not None
-            result = completed(result, flight.job, self._facts(flight.job))
+            result = completed(result, flight.job, self._shortcuts.facts(flight.job))
             self.accounts.judged(result)
-            self._known.learn(result)
+            self._shortcuts.known.learn(result)
             self._standing.note_best(result)
             self._judged.appendleft((flight, result))
 
     def _launch(self) -> None:
         """Gives the device its next config; those that need none are judged on the way."""
         while self._stream.ready and self._stream.running is None and not self._out_of_time():
-            if self._judged and (self._near_end or self._others is not None):
+            if self._judged and self._watchful:
                 return  # what is judged is committed first, then others' work is looked at: none too many
             self._look()
             if not self._stream.ready:
                 return
             flight = self._stream.ready.pop(0)
-            result = self._without_device(flight)
+            assert flight.job is not None
+            result = self._shortcuts.result_for(flight.index, flight.job)
             if result is not None:
                 self._judged.append((flight, result))
                 continue
             best_ms = self._standing.best.time_ms if self._standing.best else None
             key = flight.point.key
             self._stream.begin(flight, best_ms, lambda key=key: self._tools.record.begin(key))
-
-    def _without_device(self, flight: Flight) -> TrialResult | None:
-        """The result of a config that need not run; None when it must."""
-        assert flight.job is not None
-        job, counts = flight.job, self.accounts.counts
-        try:
-            facts = self._facts(job)
-        except DeclarationError as error:
-            return not_compiled(job.point, error)
-        known = self._known.result_for(job, facts)
-        if known is not None:
-            counts.reused += 1
-            return known
-        if flight.index in self.feasible.defaults:
-            return None
-        skipped = heavy_spill(job.artifact.resources, self.options.spill_limit_bytes)
-        if skipped is None:
-            return None
-        counts.skipped_spilling += 1
-        return completed(skipped, job, facts)
-
-    def _facts(self, job: Job) -> dict[str, Any]:
-        return {
-            "launch": self.plan.launch(job.point).to_dict(),
-            "compile_s": job.artifact.seconds,
-            "source_digest": job.source.digest,
-        }
 
     def _ask(self) -> bool:
         """Asks for one config and gives it to the compilers, if one is wanted; whether it did."""
@@ -232,13 +211,18 @@ class Tuner:
         if (left := self._left()) is not None and left <= len(self._busy_elsewhere):
             return False
         with self.accounts.phase("ask"):
-            asked = self._search.ask(1)
+            index = self._offered()
+            asked = self._search.ask(1) if index is None else [index]
         if not asked:
             return False
         (index,) = asked
         point = self.feasible.points[index]
-        if not self._tools.record.claim(point.key):  # it costs nothing here, and is known soon
+        with self.accounts.phase("claim"):
+            terms = self._standing.terms(point.key, self.options.trials)
+            claimed = self._tools.record.claim(point.key, terms)
+        if not claimed:  # it costs nothing here, and is known soon
             self._held[point.key] = index
+            self._looked = -math.inf
             return True
         self._asked += 1
         try:
@@ -249,6 +233,17 @@ class Tuner:
             return True
         self._stream.submit(Flight(index, self._asked, point, source))
         return True
+
+    def _offered(self) -> int | None:
+        """A config that another one began with and gave back; it is asked for now."""
+        for key in self._tools.record.offered():
+            index = self._held.pop(key, None)
+            if index is not None:
+                return index
+            index = self.feasible.index_of_key(key)
+            if index is not None and self._search.claim(index):
+                return index
+        return None
 
     # --- what others did, and how much is left ---
 
@@ -277,12 +272,21 @@ class Tuner:
         trials = self.options.trials
         return trials is not None and trials - len(self._standing.finished) <= 2 * self._stream.window
 
+    @property
+    def _watchful(self) -> bool:
+        """Whether each step must know what others did: claims alone do not keep runs from doing too much."""
+        return not self._tools.record.binding and (self._near_end or self._others is not None)
+
     def _look(self) -> None:
-        """Takes in, now and then, what other runs on this study stored, so that they share the work; before
-        each step when few are left to do, so that together they do not exceed the total, and while another
-        one lives."""
+        """Takes in, now and then, what other runs on this study stored, so that they share the work; where
+        claims are not binding, before each step when few are left to do, so that together they do not exceed
+        the total, and while another one lives."""
         if self._judged:  # the study does not hold yet what is known here
             return
+        if self._tools.record.binding:  # what is known here may be old: a claim tells
+            if len(self._stream) and self._clock() - self._looked < _WAIT_FOR_OTHERS_S:
+                return
+            self._give_up_suspects()
         self._others = self._tools.record.claims()
         alone = self._others is None and not self._held
         if alone and not self._near_end and self._clock() - self._looked < _LOOK_EVERY_S:
@@ -296,7 +300,7 @@ class Tuner:
     def _catch_up(self) -> None:
         self._looked = self._clock()
         trials = self.study.trials()
-        if len(trials) > len(self._standing.results):
+        if len(trials) != len(self._standing.results):
             running = self._stream.running
             gone = self._search.learn(self._read_study(), keep=None if running is None else running.index)
             self._stream.withdraw(lambda flight: flight.index in gone)
@@ -304,9 +308,11 @@ class Tuner:
 
     def _read_study(self) -> list[FrozenTrial]:
         """Takes in what the study holds; the trials that count."""
-        trials, results = self.study.trials(), self.study.results()
-        results = results[: len(trials)]
+        trials = self.study.trials()
+        results = self.study.results(trials)
         self._standing.take_in(results)
+        for result in results:
+            self._shortcuts.known.learn(result)
         return [t for t, result in zip(trials, results, strict=True) if self._standing.counts(result)]
 
     def _withdraw(self, indices: list[int]) -> None:
@@ -325,21 +331,22 @@ class Tuner:
         suspects = self._tools.record.suspects(self._standing.finished)
         if not suspects:
             return
-        by_key = {point.key: index for index, point in enumerate(self.feasible.points)}
-        for index in (by_key[key] for key in suspects if key in by_key):
-            point = self.feasible.points[index]
-            if self._tools.record.claim(point.key) and self._search.claim(index):
-                result = TrialResult(
-                    TrialOutcome.CRASH, _SUSPECT, template=point.template, config=point.config
-                )
-                self._judged.append((Flight(index, 0, point, None), result))
+        for key in suspects:
+            index = self._held.pop(key, None)
+            asked = index is not None
+            index = self.feasible.index_of_key(key) if index is None else index
+            if index is None:
+                continue
+            point, binding = self.feasible.points[index], self._tools.record.binding
+            if (binding or self._tools.record.claim(key)) and (asked or self._search.claim(index)):
+                self._judged.append((Flight(index, 0, point, None), given_up(point)))
 
     def _commit(self) -> None:
         """Stores the first of the judged configs."""
         flight, result = self._judged[0]
         index, counts = flight.index, self.accounts.counts
         # Said of each: a result that came by its machine code has the details of another config.
-        details = {**result.details, "default": index in self.feasible.defaults}
+        details = {**result.details, "default": index in self.feasible.defaults, "worker": self._mark}
         details.pop(RUN_AFTER_ALL, None)
         if flight.point.key in self._standing.admitted:
             details[RUN_AFTER_ALL] = True
@@ -357,7 +364,6 @@ class Tuner:
     def _finals(self) -> bool:
         """Times the best again and stores the winner, unless it is that of finals with these very trials,
         decided by the same objective; whether there is one."""
-        self._catch_up()
         results, options = self._standing.results, self.options
         if self.study.winner_is_current(len(results), options.objective):
             return True
@@ -377,18 +383,11 @@ class Tuner:
         self.accounts.state(self._stream.running is not None, compiling)
 
     def _show(self, phase: str = "") -> None:
-        done = len(self._standing.finished)
-        limit = self.options.trials
-        total = len(self.feasible) if limit is None else min(limit, len(self.feasible))
         snapshot = Snapshot(
             phase=phase or ("compiling" if self._stream.running is None else "timing"),
-            done=done,
-            total=max(total, done),  # an earlier run may have gone further
-            **self.accounts.progress,
+            **(self._standing.progress(self.options.trials, len(self.feasible)) | self.accounts.progress),
             seconds=self.seconds,
             budget_s=self.options.time_budget_s,
-            best=self._standing.best,
-            outcomes=tally(self._standing.results),
         )
         self._tools.progress.update(snapshot)
 

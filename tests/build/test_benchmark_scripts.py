@@ -113,6 +113,59 @@ def test_winners_of_several_tunings_are_compared(monkeypatch: pytest.MonkeyPatch
     assert [row["standing"] for row in rows] == ["leader", "slower", "leader"]
 
 
+def test_the_rate_of_two_workers_begins_when_both_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = _script("workers", monkeypatch)
+    alone = [script.Measured(f"p{n}", "a", float(n)) for n in range(11)]
+    assert script.rate_of(alone) == pytest.approx(60.0)
+    late = [script.Measured(f"q{n}", "b", 6.0 + n) for n in range(5)]
+    assert script.rate_of(alone + late) == pytest.approx(60.0 * 8 / 4)
+    assert script.rate_of([]) == script.rate_of(alone[:1]) == 0.0
+    twice = script.facts_of("two", [*alone, script.Measured("p3", "b", 20.0)], 11)
+    assert (twice["duplicates"], twice["finished"], twice["by_worker"]) == (1, 12, [11, 1])
+
+
+def _workers_row(run: str, rate: float, **change: Any) -> dict[str, Any]:
+    row = {
+        "run": run,
+        "configs_per_minute": rate,
+        "duplicates": 0,
+        "finished": 9,
+        "wanted": 9,
+        "within": True,
+    }
+    return {**row, **change}
+
+
+def test_what_is_asked_of_a_second_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = _script("workers", monkeypatch).verdict
+    rows = [_workers_row("one", 100.0), _workers_row("two", 185.0), _workers_row("killed", 150.0)]
+    assert verdict(rows, True)["passed"] is True
+    assert verdict(rows, True)["speedup"] == 1.85
+    slow = [rows[0], _workers_row("two", 170.0), rows[2]]
+    assert (verdict(slow, True)["passed"], verdict(slow, False)["passed"]) == (False, True)
+    for wrong in ({"duplicates": 1}, {"finished": 10}, {"within": False}):
+        assert verdict([*rows[:2], _workers_row("killed", 150.0, **wrong)], True)["passed"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_workers_on_one_study(tmp_path: Path) -> None:
+    words = [
+        "conv2d_divide_leaky_relu",
+        "--trials",
+        "8",
+        "--template",
+        "direct",
+        "--work",
+        str(tmp_path / "w"),
+    ]
+    printed = _run("workers", [*words, "--out", str(tmp_path / "workers.json")], tmp_path, ends=(0, 1))
+    document = json.loads((tmp_path / "workers.json").read_text())
+    assert [row["run"] for row in document["rows"]] == ["one", "two", "killed"]
+    assert document["checks"]["no duplicates"]
+    assert "two workers: " in printed
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_kernel_against_itself(tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ def test_another_shape_begins_with_what_this_one_found(first: dict[str, Any], ho
         ([OP, "--template", "nope"], "unknown template"),
         ([OP, "--dtype", "fp8"], "unknown dtype"),
         ([OP, "--precision", "fp8"], "unknown precision"),
-        ([OP, "--devices", "0,1"], "--devices 0,1: one device a run"),
+        ([OP, "--devices", "0,1"], "--devices 0,1: a CPU is one device"),
         ([OP, "--warm-start", "nope"], "unknown study 'nope'"),
         ([OP, "--objective", "speed"], "'speed' is not one of 'time', 'energy'"),
         ([OP, "--storage", "nonsense"], "storage URL 'nonsense' is malformed"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -26,8 +27,9 @@ from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.plan import Plan, Toolchain
 from coldforge.tuner.progress import Snapshot
 from coldforge.tuner.study import Study, open_study
-from coldforge.tuner.tools import Job
+from coldforge.tuner.tools import NO_TERMS, Job, Terms
 from coldforge.tuner.tune import Tuner
+from optuna.trial import FrozenTrial
 
 TARGET = Target("cpu", "x86-64-v3", "a CPU", {"threads": 2, "llc_bytes": 1 << 25, "vector_bytes": 32})
 TOOLCHAIN = Toolchain("g++ 12.2.0", ("-O3",), "", "1")
@@ -230,6 +232,8 @@ class PretendWorker:
 class PretendRecord:
     """Of what is being tried."""
 
+    binding = False
+
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.suspected: tuple[str, ...] = ()
@@ -239,7 +243,13 @@ class PretendRecord:
     def claims(self) -> frozenset[str] | None:
         return self.others()
 
-    def claim(self, point_key: str) -> bool:
+    def offered(self) -> tuple[str, ...]:
+        return ()
+
+    def finals(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
         if point_key in (self.others() or ()):
             return False
         self.claimed.append(point_key)
@@ -275,17 +285,19 @@ class Bench:
     def __init__(self, folder: Path, plan: Plan | None = None) -> None:
         self.plan = plan or make_plan(folder)
         self.inputs = self.plan.inputs()
-        self.storage = optuna.storages.InMemoryStorage()
+        self.storage: optuna.storages.BaseStorage = optuna.storages.InMemoryStorage()
         self.world = World()
         self.compiler = PretendCompiler(self.world)
         self.worker = PretendWorker(self.world)
-        self.record = PretendRecord()
+        self.record: Any = PretendRecord()
+        self.store: Callable[[FrozenTrial], object] | None = None
         self.progress = Silent()
         self.tuner: Tuner | None = None
 
     @property
     def study(self) -> Study:
-        return open_study(self.storage, self.inputs)
+        study = open_study(self.storage, self.inputs)
+        return study if self.store is None else study.storing(self.store)
 
     def tune(self, *, jobs: int = 1, **options: Any) -> str:
         self.compiler.jobs = jobs

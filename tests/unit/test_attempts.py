@@ -16,6 +16,7 @@ import pytest
 from coldforge.codegen.errors import ColdforgeError
 from coldforge.codegen.liveness import Mark, mark_in, own_mark
 from coldforge.tuner.attempts import Attempts
+from coldforge.tuner.tools import Terms
 
 STUDY = "conv2d_mish-small+-fp32-x86-64-v3-0123456789ab"
 GOOD, BAD = "direct:TILE=1", "direct:TILE=2"
@@ -133,6 +134,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from coldforge.tuner.attempts import Attempts
+from coldforge.tuner.tools import Terms
 attempts = Attempts(Path(sys.argv[1]), sys.argv[2])
 attempts.begin(sys.argv[3])
 os.kill(os.getpid(), signal.SIGKILL)
@@ -220,3 +222,19 @@ def test_a_claim_is_no_attempt(tmp_path: Path) -> None:
     for pid in (NOBODY.pid, NOBODY.pid + 1):
         _write(tmp_path, {"claim": BAD}, mark=replace(NOBODY, pid=pid))
     assert Attempts(tmp_path, STUDY).suspects(()) == ()
+
+
+def test_tuners_together_claim_no_more_than_are_wanted(tmp_path: Path) -> None:
+    """The one that looked last knows what the others are at; what is finished is not counted twice."""
+    other = replace(own_mark(), pid=os.getppid(), started="0")
+    path = Attempts(tmp_path, STUDY).folder / f"{other}.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"claim": "direct:TILE=7"}\n{"claim": "direct:TILE=8"}\n')
+    attempts = Attempts(tmp_path, STUDY)
+    finished = {"direct:TILE=8"}
+    assert not attempts.claim(GOOD, Terms(left=1, finished=finished))
+    assert attempts.claim(GOOD, Terms(left=2, finished=finished))
+    assert not attempts.claim(BAD, Terms(left=2, finished=finished))
+    attempts.release(GOOD)
+    assert attempts.claim(BAD, Terms(left=2, finished=finished))
+    assert attempts.claim(GOOD, Terms(finished=finished))

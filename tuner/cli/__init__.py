@@ -20,6 +20,7 @@ COMMANDS = (
     "render",
     "check",
     "tune",
+    "worker",
     "freeze",
     "build",
     "bench",

@@ -14,6 +14,7 @@ from ...codegen.errors import InputError
 from ...codegen.operator import Operator
 from ...codegen.problem import Problem, make_problem
 from ...codegen.settings import load_settings
+from ...codegen.target import Target, cuda_devices
 
 DEFAULT_WORKLOADS = {"cuda": "seed", "cpu": "small"}
 
@@ -93,6 +94,37 @@ def target_option(*choices: str, default: str) -> Callable[[Any], Any]:
     )
 
 
+def devices_of(target: Target, text: str) -> tuple[Target, tuple[str, ...]]:
+    """The device of this process, which from now on sees no other one, and for each further one that
+    ``--devices`` means what a child is told that is to see it alone.
+
+    Args:
+        target: the kind's first device.
+
+    Raises:
+        InputError: there is no such device, or the target is a CPU, which is one.
+    """
+    from ..crew import ALL, chosen_devices, see_only, visible_as
+
+    if target.kind == "cpu":
+        if text not in (ALL, "0"):
+            raise InputError(f"--devices {text:.80}: a CPU is one device; leave the option out")
+        return target, ()
+    devices = cuda_devices()
+    first, *others = chosen_devices(text, devices)
+    words = tuple(visible_as(number) for number in others)
+    if len(devices) > 1:
+        see_only(first)
+    return devices[first], words
+
+
+devices_option = click.option(
+    "--devices",
+    default="all",
+    metavar="all|0,1",
+    show_default=True,
+    help="Which of this machine's GPUs to use, one process each; all: those that are like the first one.",
+)
 workload_option = click.option(
     "--workload", metavar="W", help="Named workload [default: seed on cuda, small on cpu]."
 )

@@ -55,16 +55,13 @@ def _follow(storage: BaseStorage | None, text: str, home: Path) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from ..attempts import Attempts
     from ..follow import moments
+    from ..records import watching
     from ..show import follow_line, study_tables
-    from ..storage import is_embedded
     from ..study import find_study
 
     study = find_study(storage, text)
-    record = Attempts(home, study.name)
-    # Of a database that other machines reach, their runs leave no record here.
-    seen = moments(study, lambda: record.at_work if record.at_work or is_embedded(storage) else None)
+    seen = moments(study, watching(storage, home, study))
     console = Console()
     held, line = False, ""
     if console.is_terminal:

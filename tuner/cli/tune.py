@@ -14,25 +14,29 @@ from ...codegen.dtypes import precision_named
 from ...codegen.errors import InputError
 from ...codegen.home import writable_home
 from ...codegen.problem import Problem, make_problem
-from ...codegen.settings import Settings, load_settings
+from ...codegen.settings import load_settings
 from ...codegen.target import Target, detect
 from ..limits import DEFAULT_TRIALS, ENERGY, OBJECTIVES, SPILL_LIMIT_BYTES, TIME
 from . import options
 from .output import print_json
+from .running import Tools, run_study, tools_for
 
 if TYPE_CHECKING:
-    from ..backends import PoolCompiler
     from ..client import WorkerClient
     from ..equipment import TuneOptions
-    from ..interrupts import Interrupts
     from ..plan import Plan
     from ..search import FeasibleSet
     from ..study import Study
+    from ..warm_start import Beginnings
 
 
 @dataclass(frozen=True)
 class _Command:
-    """The command line, read."""
+    """The command line, read.
+
+    Attributes:
+        others: the devices beside this process's own, as `Crew` takes them.
+    """
 
     catalogue: Catalogue
     target: Target
@@ -46,6 +50,7 @@ class _Command:
     objective: str
     storage: str | None
     warm_start: str | None
+    others: tuple[str, ...] = ()
 
 
 class _Seconds(click.FloatRange):
@@ -118,8 +123,13 @@ class _Bytes(click.ParamType):
     help="Do not run a config whose kernel spills more bytes of registers a thread (stores and loads, as the "
     "compiler reports them): it is recorded as resource_limit. A template's default runs anyway.",
 )
-@click.option("--storage", metavar="URL", help="Where studies are kept [default: under COLDFORGE_HOME].")
-@click.option("--devices", default="all", metavar="all|0", show_default=True, help="Which devices to use.")
+@click.option(
+    "--storage",
+    metavar="URL",
+    help="Where studies are kept [default: under COLDFORGE_HOME]. On postgresql://user@host/name many "
+    "machines work on one; the password comes from PGPASSWORD, ~/.pgpass or a service file.",
+)
+@options.devices_option
 @click.option(
     "--warm-start",
     metavar="STUDY|auto",
@@ -151,14 +161,14 @@ def command(
     """Search for the fastest right variant of OP on this machine's device, or for one that takes little
     energy.
 
-    The same command again continues its study and runs only what is missing. Ctrl-C keeps everything.
+    The same command again continues its study and runs only what is missing. Ctrl-C keeps everything. On
+    several GPUs of one kind it works with all of them; `coldforge worker` adds those of other machines.
     """
-    _refuse_unbuilt(devices)
     catalogue = options.catalogue_for(operator, templates, search["storage"])
     declared = catalogue.operator(operator)
     parsed = [options.parse_shape(shape) for shape in dict.fromkeys(shapes)] or [{}]
-    device = detect(target)
-    chosen = _Command(catalogue, device, **search)
+    device, others = options.devices_of(detect(target), devices)
+    chosen = _Command(catalogue, device, **search, others=others)
     names = list(dict.fromkeys(workloads)) or [options.default_workload(declared, device.kind)]
     problems = [make_problem(declared, name, shape, dtype) for name in names for shape in parsed]
     runs = _tune_all(chosen, problems)
@@ -167,11 +177,6 @@ def command(
     else:
         _print(runs)
     return 0 if all(run["status"] == "ok" for run in runs) else 1
-
-
-def _refuse_unbuilt(devices: str) -> None:
-    if devices not in ("all", "0"):
-        raise InputError(f"--devices {devices}: one device a run for now; give 0, or leave the option out")
 
 
 def _refuse_unmetered(client: WorkerClient, target: Target) -> None:
@@ -184,13 +189,10 @@ def _refuse_unmetered(client: WorkerClient, target: Target) -> None:
 
 def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]:
     """One run a problem, with one compiler pool and one worker for all; stops after an interrupted one."""
-    from ..backends import PoolCompiler, toolchain_of
-    from ..client import WorkerClient
-    from ..interrupts import Interrupts
+    from ..backends import toolchain_of
     from ..plan import plan_study
     from ..search import sampler_named
     from ..storage import open_storage, storage_faults
-    from ..study import open_study
     from ..warm_start import Beginnings
 
     settings = load_settings()
@@ -210,27 +212,15 @@ def _tune_all(chosen: _Command, problems: list[Problem]) -> list[dict[str, Any]]
     with storage_faults(storage):
         for plan, feasible in work:
             begin.check(plan, feasible)
+    settings = replace(settings, jobs=max(1, settings.jobs // (1 + len(chosen.others))))
     runs: list[dict[str, Any]] = []
-    with Interrupts() as guard, storage_faults(storage):
-        compiler = PoolCompiler(chosen.target, settings)
-        hush, unhush = compiler.hush, compiler.unhush
-        client = WorkerClient(chosen.target, settings, spare=True, hush=hush, unhush=unhush)
-        try:
-            if chosen.objective == ENERGY:
-                _refuse_unmetered(client, chosen.target)
-            for plan, feasible in work:
-                study = open_study(storage, plan.inputs())
-                if not chosen.catalogue.is_builtin(plan.problem.operator):
-                    study.remember_roots([str(root) for root in chosen.catalogue.roots[1:]])
-                given = begin.options(plan, feasible, _limits(chosen))
-                equipment = (settings, compiler, client, guard)
-                runs.append(_tune_one(chosen, plan, study, feasible, given, *equipment))
-                if runs[-1]["status"] == "stopped":
-                    break
-        finally:
-            with guard.shielded():
-                client.close()
-                compiler.close()
+    with tools_for(chosen.target, settings, storage) as tools:
+        if chosen.objective == ENERGY:
+            _refuse_unmetered(tools.client, chosen.target)
+        for plan, feasible in work:
+            runs.append(_tune_one(chosen, tools, plan, feasible, begin))
+            if runs[-1]["status"] == "stopped":
+                break
     return runs
 
 
@@ -243,34 +233,36 @@ def _limits(chosen: _Command) -> TuneOptions:
 
 
 def _tune_one(
-    chosen: _Command,
-    plan: Plan,
-    study: Study,
-    feasible: FeasibleSet,
-    limits: TuneOptions,
-    settings: Settings,
-    compiler: PoolCompiler,
-    client: WorkerClient,
-    guard: Interrupts,
+    chosen: _Command, tools: Tools, plan: Plan, feasible: FeasibleSet, begin: Beginnings
 ) -> dict[str, Any]:
-    from ..attempts import Attempts
-    from ..backends import WorkerMeasurer
-    from ..equipment import Equipment
+    from ..crew import Crew
+    from ..joining import clock_of, request_of
     from ..progress import open_progress
     from ..show import causes_of
+    from ..study import open_study
     from ..summary import summarise
-    from ..tune import Tuner
 
+    study = open_study(tools.storage, plan.inputs())
+    if not chosen.catalogue.is_builtin(plan.problem.operator):
+        study.remember_roots([str(root) for root in chosen.catalogue.roots[1:]])
+    limits = begin.options(plan, feasible, _limits(chosen))
+    study.ask_for(request_of(limits, chosen.template, clock_of(tools.storage)).to_dict())
     progress = open_progress(f"{plan.problem.operator.name} {plan.problem.workload}")
-    measurer = WorkerMeasurer(client, plan, chosen.catalogue.roots[1:])
-    with Attempts(settings.home, study.name) as attempts:
-        equipment = Equipment(compiler, measurer, progress, guard, attempts)
-        tuner = Tuner(plan, study, feasible, equipment, limits)
-        status = tuner.run()
+    with Crew(chosen.others, _joining(chosen, study), tools.settings.jobs):
+        status, tuner = run_study(tools, chosen.catalogue, plan, study, feasible, limits, progress)
     search = {"sampler": tuner.sampler, "seed": chosen.seed, "objective": chosen.objective}
     search["warm_start"] = None if limits.sibling is None else limits.sibling.name
     found = {**summarise(study, tuner.results), "failures": causes_of(tuner.results)}
-    return {"status": status, **found, **tuner.numbers(), **search}
+    return {"status": status, **found, **tuner.numbers(), **search, "devices": 1 + len(chosen.others)}
+
+
+def _joining(chosen: _Command, study: Study) -> list[str]:
+    """The arguments of the workers on the other devices."""
+    from ..shared.url import plain_url
+
+    place = [] if chosen.storage is None else ["--storage", plain_url(chosen.storage)]
+    warm = [] if chosen.warm_start is None else ["--warm-start", chosen.warm_start]
+    return ["--study", study.name, *place, *warm]
 
 
 def _print(runs: list[dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,14 @@ class FeasibleSet:
         if not self.distributions.keys() >= params.keys():
             return None
         return self._index.get(self._encode(params).tobytes())
+
+    def index_of_key(self, key: str) -> int | None:
+        """The index of the point that `Point.key` calls so; None where there is none."""
+        return self._by_key.get(key)
+
+    @cached_property
+    def _by_key(self) -> dict[str, int]:
+        return {point.key: index for index, point in enumerate(self.points)}
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
