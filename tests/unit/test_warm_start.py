@@ -19,8 +19,15 @@ from coldforge.tuner.replay.recorded import Recorded
 from coldforge.tuner.replay.run import replay
 from coldforge.tuner.search import SAMPLERS, FeasibleSet, Search, begun_with, sampler_named, sibling_of
 from coldforge.tuner.search.encoding import encode
+from coldforge.tuner.search.history import History
 from coldforge.tuner.search.surrogate import Surrogate
-from coldforge.tuner.search.warm import expectation, liked_and_apart, share_of
+from coldforge.tuner.search.warm import (
+    Expecting,
+    WarmGaussianProcess,
+    borne_out,
+    expectation,
+    liked_and_apart,
+)
 from coldforge.tuner.study import Study, open_study
 from coldforge.tuner.warm_start import Beginnings, earlier_winners, likeliest_sibling, sibling_named
 from pretend import Bench
@@ -57,7 +64,8 @@ def _evaluations(space: Recorded, times: np.ndarray | None, sampler: str = "gp")
     found = []
     factory, first = begun_with(sampler, None if times is None else _sibling(space.feasible, times))
     for seed in range(8):
-        found.append(replay(space, factory, seed, 60, first).reached(1.05 * space.optimum) or 120)
+        until = 1.05 * space.optimum
+        found.append(replay(space, factory, seed, 60, first, until).reached(until) or 120)
     return float(np.exp(np.log(found).mean()))
 
 
@@ -67,11 +75,11 @@ def _evaluations(space: Recorded, times: np.ndarray | None, sampler: str = "gp")
 def test_a_sibling_saves_evaluations_and_an_unrelated_study_costs_few() -> None:
     space = _space()
     cold = _evaluations(space, None)
-    assert _evaluations(space, _space(area=9).times) < cold / 1.4
-    assert _evaluations(space, space.times) < cold / 3
-    shuffled = np.random.default_rng(0).permutation(space.times)
-    for other in (shuffled, _space(area=9, kind="staged").times):  # what was best there is not here
-        assert _evaluations(space, other) < 1.4 * cold
+    assert _evaluations(space, _space(area=9).times) < cold / 1.1
+    assert _evaluations(space, space.times) == 1
+    assert _evaluations(space, np.random.default_rng(0).permutation(space.times)) == cold
+    # What was best there is not here: a turn at the beginning, and few until that is known.
+    assert _evaluations(space, _space(area=9, kind="staged").times) < 1.25 * cold
 
 
 def test_samplers_that_cannot_learn_from_it_try_its_best_first() -> None:
@@ -102,7 +110,6 @@ def test_small_sets_are_tried_to_the_end() -> None:
     space = Recorded("two", FeasibleSet({"t": [{"A": 1}, {"A": 2}]}), np.array([1.0, 2.0]))
     told = [({"template": "t", "A": a}, 3.0 - a) for a in (1, 2)]
     factory, first = begun_with("gp", sibling_of(space.feasible, "other", told))
-    assert replay(space, factory, 0, 10, first).order[0] == 1
     assert sorted(replay(space, factory, 0, 10, first).order) == [0, 1]
 
 
@@ -119,33 +126,173 @@ def test_what_is_expected_is_what_the_other_study_saw() -> None:
     space = _space()
     encoding, known = encode(space.feasible), np.isfinite(space.times)
     for count in (120, len(space.feasible)):  # of more points a part is learned from
-        expected = expectation(encoding, _sibling(space.feasible, space.times, count).history)
+        expected, explained = expectation(encoding, _sibling(space.feasible, space.times, count).history)
         assert np.corrcoef(expected[known], np.log(space.times[known]))[0, 1] > 0.8
+        assert 0.7 < explained <= 1
 
 
-def test_the_first_points_are_liked_and_differ() -> None:
+def test_favourites_are_among_the_best_and_differ() -> None:
     space = _space()
     encoding = encode(space.feasible)
-    expected = expectation(encoding, _sibling(space.feasible, space.times).history)
+    expected, _ = expectation(encoding, _sibling(space.feasible, space.times).history)
     chosen = liked_and_apart(encoding, expected, 3)
     assert chosen[0] == int(np.argmin(expected))
-    assert (expected[chosen] <= np.quantile(expected, 0.11)).all()
+    assert (expected[chosen] <= np.quantile(expected, 0.025)).all()
     apart = (encoding.codes[chosen][:, None] != encoding.codes[chosen][None]).sum(axis=2)
-    assert apart[np.triu_indices(3, 1)].min() >= 3
+    assert apart[np.triu_indices(3, 1)].min() >= 2
 
 
-def test_the_share_is_what_the_times_bear_out() -> None:
+def test_an_expectation_is_borne_out_as_a_whole_or_not() -> None:
     space = _space()
     encoding = encode(space.feasible)
     rng = np.random.default_rng(2)
     points = rng.permutation(np.flatnonzero(np.isfinite(space.times)))[:25].tolist()
     expected = rng.normal(size=len(encoding))
     model = Surrogate(encoding)
-    values = 0.7 * expected[points] + 0.05 * rng.normal(size=25) + 3.0
+    values = expected[points] + 0.3 * rng.normal(size=25) + 3.0
     model.fit(points, values, np.arange(1), 0)
-    assert share_of(model, values, expected[points]) == pytest.approx(0.7, abs=0.11)
-    assert share_of(model, -values, expected[points]) == 0.0
-    assert share_of(model, rng.normal(size=25), expected[points]) == 0.0
+    assert borne_out(model, values, expected[points]) > 20
+    for other in (values - 0.8 * expected[points], -values, rng.normal(size=25)):
+        assert borne_out(model, other, expected[points]) < -5
+    assert borne_out(model, values, np.full(25, 7.0)) == pytest.approx(0)
+
+
+# --- what a study costs that has nothing to do with this one ---
+
+
+def _reversed(space: Recorded) -> np.ndarray:
+    """The slowest are the fastest."""
+    known = np.isfinite(space.times)
+    return np.where(known, space.times[known].max() + 1 - space.times, math.nan)
+
+
+def _orders(space: Recorded, times: np.ndarray, seed: int, count: int) -> tuple[list[int], list[int]]:
+    """Which points a run tries, without a study and with one that saw those times."""
+    factory, first = begun_with("gp", _sibling(space.feasible, times))
+    warm = replay(space, factory, seed, count, first).order
+    return list(replay(space, sampler_named("gp"), seed, count).order), list(warm)
+
+
+def test_one_that_cannot_predict_its_own_times_changes_nothing() -> None:
+    space = _space()
+    shuffled = np.random.default_rng(1).permutation(space.times)
+    cold, warm = _orders(space, shuffled, 3, 40)
+    assert warm == cold
+    _, explained = expectation(encode(space.feasible), _sibling(space.feasible, shuffled).history)
+    assert explained < 0.1
+
+
+def test_left_out_values_are_predicted_from_the_others() -> None:
+    space = _space()
+    model = Surrogate(encode(space.feasible))
+    points = list(range(0, 60, 3))
+    values = np.log1p(np.arange(20.0))
+    model.fit(points, values, np.arange(0), 5)
+    mean = values.mean()
+    for place in (0, 7, 19):
+        rest = [at for at in range(20) if at != place]
+        own = np.array([points[at] for at in rest])
+        kernel = model._kernel_among(own, own) + np.exp(model._weights[-1]) * np.eye(19)
+        across = model._kernel_among(np.array([points[place]]), own)[0]
+        expected = mean + across @ np.linalg.solve(kernel, values[rest] - mean)
+        assert model.left_out(values)[place] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_that_is_refuted_costs_its_one_turn_and_changes_nothing(seed: int) -> None:
+    space = _space()
+    cold, warm = _orders(space, _reversed(space), seed, 60)
+    favourite = warm.pop(0)
+    # When the run comes to that point by itself it knows already, and goes on with the next.
+    assert warm == [index for index in cold if index != favourite][:59]
+
+
+def test_one_that_is_borne_out_has_as_many_turns_and_no_more() -> None:
+    space = _space()
+    sampler = WarmGaussianProcess(space.feasible, 0, _sibling(space.feasible, space.times).history)
+    order = replay(space, lambda feasible, seed: sampler, 0, 24).order
+    # One before eight of the plain process, then as many of the other one, then by turns.
+    whose = [index in sampler._others for index in order]
+    assert whose == [True, *[False] * 8, *[True] * 8, *[False, True] * 3, False]
+    assert set(order[:23]) <= sampler._told.keys()
+
+
+def test_what_it_found_is_not_left_alone_when_the_rest_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its favourite is by far the best, and the plain process does not hear of it."""
+    space = _space()
+    monkeypatch.setattr(Expecting, "believes", lambda *_: False)
+    favourite = 300
+    times = np.where(np.arange(len(space.times)) == favourite, 1e-3, space.times)
+    told = _sibling(space.feasible, times, len(times))
+    sampler = WarmGaussianProcess(space.feasible, 0, told.history)
+    made = Recorded("made", space.feasible, times)
+    order = replay(made, lambda feasible, seed: sampler, 0, 45).order
+    assert order[0] == favourite
+    whose = [place for place, index in enumerate(order) if index in sampler._others]
+    assert whose == [0, 10, 20, 30, 40]
+    encoding = encode(space.feasible)
+    for place in whose[1:]:  # a neighbour of one of the three best
+        best = sorted(order[:place], key=lambda index: np.nan_to_num(times[index], nan=np.inf))[:3]
+        assert best[0] == favourite
+        assert any(order[place] in encoding.neighbours(index) for index in best)
+
+
+def test_points_that_were_taken_back_are_the_plain_processs_when_it_asks_for_them() -> None:
+    feasible = FeasibleSet({"t": [{"A": a} for a in range(12)]})
+    told = sibling_of(feasible, "other", ((feasible.params(i), 12.0 - i) for i in range(12)))
+    sampler = WarmGaussianProcess(feasible, 0, told.history)
+    search = Search(feasible, lambda feasible, seed: sampler, [], 0)
+    favourite, first = search.ask(2)
+    assert favourite == 11
+    search.withdraw(favourite)
+    search.tell(first, 1.0)
+    while asked := search.ask(1):
+        search.tell(asked[0], 1.0)
+    assert favourite in sampler._told
+    assert favourite not in sampler._others
+
+
+def test_nothing_is_judged_before_there_are_results() -> None:
+    """Of what is under way nothing but guesses is known."""
+    space = _space()
+    sampler = WarmGaussianProcess(space.feasible, 0, _sibling(space.feasible, space.times).history)
+    order = list(replay(space, lambda feasible, seed: sampler, 0, 9).order)
+    unseen, expecting = space.feasible.unseen, sampler._expecting
+    under_way = History(order, np.full(9, math.nan), np.ones(9, dtype=bool))
+    assert not expecting.believes(under_way, unseen)
+    assert expecting.believes(History(order, space.times[order], np.zeros(9, dtype=bool)), unseen)
+
+
+def test_asking_ahead_it_has_its_turns_too() -> None:
+    space = _space()
+    sampler = WarmGaussianProcess(space.feasible, 0, _sibling(space.feasible, space.times).history)
+    search = Search(space.feasible, lambda feasible, seed: sampler, [], 0)
+    under_way: list[int] = []
+    for _ in range(24):
+        under_way += search.ask(9 - len(under_way))
+        index = under_way.pop(0)
+        search.tell(index, None if math.isnan(space.times[index]) else float(space.times[index]))
+    assert sampler._others_turns >= 8
+    for index in under_way:
+        search.withdraw(index)
+
+
+def test_of_a_large_set_what_is_expected_to_be_best_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = _space()
+    monkeypatch.setattr("coldforge.tuner.search.guided.LARGE", 100)
+    monkeypatch.setattr("coldforge.tuner.search.guided.MOST_CANDIDATES", 40)
+    monkeypatch.setattr("coldforge.tuner.search.warm.LARGE", 100)
+    monkeypatch.setattr("coldforge.tuner.search.warm.MOST_CANDIDATES", 40)
+    sampler = WarmGaussianProcess(space.feasible, 0, _sibling(space.feasible, space.times).history)
+    order = replay(space, lambda feasible, seed: sampler, 0, 20).order
+    expecting = sampler._expecting
+    unseen = np.ones(len(space.feasible), dtype=bool)
+    unseen[list(order[:12])] = False
+    expected = np.where(unseen, expecting._expected, np.inf)
+    history = History(list(order), space.times[list(order)], np.zeros(len(order), dtype=bool))
+    found = expecting._candidates(history, history.objective({}), unseen)
+    assert len(found) < 100
+    assert set(np.argsort(expected)[:8].tolist()) <= set(found.tolist())
 
 
 # --- which study ---

@@ -44,11 +44,11 @@ class Beginning:
                 f"--warm-start {self.source.name}: no config that has a time there is one of {recorded.name}"
             )
 
-    def replay(self, recorded: Recorded, sampler: str, seed: int, budget: int) -> Run:
+    def replay(self, recorded: Recorded, sampler: str, seed: int, budget: int, until: float = 0.0) -> Run:
         """`run.replay`, begun with a study of the source."""
         sibling = self._sibling(recorded.feasible, self._study(sampler, seed))
         factory, first = begun_with(sampler, sibling)
-        return replay(recorded, factory, seed, budget, first)
+        return replay(recorded, factory, seed, budget, first, until)
 
     def _sibling(self, feasible: FeasibleSet, order: tuple[int, ...] | range) -> Sibling:
         theirs, times = self.source.feasible, self.source.times

@@ -60,14 +60,20 @@ class Run:
 
 
 def replay(
-    recorded: Recorded, factory: SamplerFactory, seed: int, budget: int, first: Sequence[int] = ()
+    recorded: Recorded,
+    factory: SamplerFactory,
+    seed: int,
+    budget: int,
+    first: Sequence[int] = (),
+    until: float = 0.0,
 ) -> Run:
-    """Runs a sampler until `budget` configs were evaluated, or all of them.
+    """Runs a sampler until `budget` configs were evaluated, or all, or one took no longer than `until`.
 
     Args:
         recorded: the space; its set's mask is reset.
         seed: of the sampler; a run with the same one is the same.
         first: configs, by index, that are evaluated before the sampler is asked.
+        until: a time, in the unit of the space's.
     """
     feasible = recorded.feasible
     feasible.unseen[:] = True
@@ -80,7 +86,7 @@ def replay(
     repeats = outside = 0
     spent = 0.0
     for _ in range(_MOST_ASKS * wanted):
-        if len(order) == wanted:
+        if len(order) == wanted or (order and recorded.times[order[-1]] <= until):
             break
         began = time.process_time()
         trial = study.ask()

@@ -11,7 +11,7 @@ import numpy as np
 from optuna.study import Study
 
 from .densities import by_turns, density_scores, near_the_best
-from .encoding import encode
+from .encoding import Encoding, encode
 from .feasible import FeasibleSet
 from .history import History, Reader
 from .start import START, spread_points
@@ -32,74 +32,92 @@ _FIT_AGAIN = 1.1
 class GaussianProcess(WholePointSampler):
     """Expected improvement over the unseen points."""
 
-    def __init__(self, feasible: FeasibleSet, seed: int) -> None:
+    def __init__(
+        self,
+        feasible: FeasibleSet,
+        seed: int,
+        encoding: Encoding | None = None,
+        guesses: dict[int, float] | None = None,
+    ) -> None:
+        """Draws the spread points.
+
+        Args:
+            encoding: of the set, if it is known already.
+            guesses: where what is expected of the points that are asked for is kept; two processes of one
+                study share it, as each has to make do with what the other has under way.
+        """
         super().__init__(feasible)
         self._rng = np.random.default_rng(seed)
-        self._encoding = encode(feasible)
+        self._encoding = encoding or encode(feasible)
         self._reader = Reader(feasible)
         self._start = spread_points(self._encoding, START, self._rng)
         self._model = Surrogate(self._encoding)
-        self._guesses: dict[int, float] = {}
+        self._guesses = {} if guesses is None else guesses
         self._fit_at = 0
         self._best_then = math.inf
 
     def choose(self, study: Study) -> int:
         """The next of the spread points, then of the process's."""
-        history = self._reader.read(study)
-        if (index := self._next_of_start(history)) is not None:
+        return self.decide(self._reader.read(study), self.feasible.unseen)
+
+    def decide(self, history: History, unseen: np.ndarray) -> int:
+        """The same for a history, among the points that are `unseen`: bool [points], one at least."""
+        if (index := self._next_of_start(history, unseen)) is not None:
             return index
         since = len(history) - history.best_at
         stuck = since > _PATIENCE and since % 2 == 0
         if stuck or len(history) > MOST_TRIALS or len(history) == 0:
             turn = since // 2 if stuck else len(history)
-            return by_turns(self._encoding, history, self.feasible.unseen, self._rng, turn)
-        return self._improve(history)
+            return by_turns(self._encoding, history, unseen, self._rng, turn)
+        return self.improve(history, unseen)
 
-    def _next_of_start(self, history: History) -> int | None:
+    def _next_of_start(self, history: History, unseen: np.ndarray) -> int | None:
         """One of the points to begin with; None when it is the process's turn."""
         while self._start and len(history) < START:
             index = self._start.pop(0)
-            if self.feasible.unseen[index]:
+            if unseen[index]:
                 return index
         return None
 
-    def _improve(self, history: History) -> int:
+    def improve(self, history: History, unseen: np.ndarray) -> int:
+        """The unseen point of which the process expects the most."""
         values = history.objective(self._guesses)
-        expected, deviation = self._expect(history, values)
+        expected, deviation = self._expect(history, values, unseen)
         gain = improvement(expected, deviation, float(values.min()))
-        gain[~self.feasible.unseen[self._model.candidates]] = -np.inf
+        gain[~unseen[self._model.candidates]] = -np.inf
         place = int(self._rng.choice(np.flatnonzero(gain == gain.max())))
         index = int(self._model.candidates[place])
         self._guesses[index] = float(expected[place])
         return index
 
-    def _expect(self, history: History, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _expect(
+        self, history: History, values: np.ndarray, unseen: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of each candidate's objective."""
-        self._update(history, values)
+        self._update(history, values, unseen)
         return self._model.predict(values)
 
-    def _update(self, history: History, values: np.ndarray) -> None:
+    def _update(self, history: History, values: np.ndarray, unseen: np.ndarray) -> None:
         """Brings the model to the history. Observed points stay, unless some were withdrawn."""
         model = self._model
         known = len(model.observed)
         best = float(np.fmin.reduce(history.times, initial=math.inf))
-        spent = not self.feasible.unseen[model.candidates].any()
+        spent = not unseen[model.candidates].any()
         # Of a part of the set, what is near a new best may not be among the candidates.
         elsewhere = len(self.feasible) > LARGE and best < self._best_then
         fit = len(history) >= self._fit_at
         if fit or spent or elsewhere or history.points[:known] != model.observed:
             steps = (_STEPS if known else _FIRST_STEPS) if fit else 0
-            model.fit(history.points, values, self._candidates(history, values), steps)
+            model.fit(history.points, values, self._candidates(history, values, unseen), steps)
             self._best_then = best
             if fit:
                 self._fit_at = int(_FIT_AGAIN * len(history)) + 1
         for index in history.points[len(model.observed) :]:
             model.observe(index)
 
-    def _candidates(self, history: History, values: np.ndarray) -> np.ndarray:
+    def _candidates(self, history: History, values: np.ndarray, unseen: np.ndarray) -> np.ndarray:
         """All points; of a large set those near the best, those that the densities favour, and some drawn at
         random."""
-        unseen = self.feasible.unseen
         if len(unseen) <= LARGE:
             return np.arange(len(unseen))
         scores = np.where(unseen, density_scores(self._encoding, history, values), -np.inf)

@@ -102,6 +102,17 @@ class Surrogate:
             whitened = self._inverse[:count, :count] @ (values - values.mean())
         return float(np.log(max(whitened @ whitened / count, 1e-12)))
 
+    def left_out(self, values: np.ndarray) -> np.ndarray:
+        """What the other observed points lead to expect of each of them (Rasmussen and Williams, 5.12).
+
+        Args:
+            values: of the observed points, in their order.
+        """
+        count = len(self.observed)
+        with self._threads.limit(limits=1, user_api="blas"):
+            inverse = self._inverse[:count, :count].T @ self._inverse[:count, :count]
+        return values - inverse @ (values - values.mean()) / np.diag(inverse)
+
     def _restart(self, points: np.ndarray) -> None:
         count, room = len(points), max(32, len(points) + len(points) // 2)
         self._inverse = np.zeros((room, room))  # of the Cholesky factor
