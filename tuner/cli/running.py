@@ -49,7 +49,7 @@ def tools_for(target: Target, settings: Settings, storage: BaseStorage) -> Itera
     from ..interrupts import Interrupts
     from ..storage import storage_faults
 
-    with Interrupts() as guard, storage_faults():
+    with Interrupts() as guard, storage_faults(storage):
         compiler = PoolCompiler(target, settings)
         hush, unhush = compiler.hush, compiler.unhush
         client = WorkerClient(target, settings, spare=True, hush=hush, unhush=unhush)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...codegen.home import writable_home
 from ...codegen.settings import load_settings
 from ...codegen.target import Target, detect
 from . import options
@@ -59,8 +60,9 @@ def command(
     from ..storage import open_storage, storage_faults
 
     settings = load_settings()
+    writable_home(settings.home)
     opened = open_storage(storage, settings.home, create=False)
-    with storage_faults():
+    with storage_faults(opened):
         joined = study_to_join(opened, study)
         catalogue = declarations(joined, options.catalogue_from_option(templates), bool(templates))
         kind = joined.about["target"]["kind"]
