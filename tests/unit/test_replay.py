@@ -222,6 +222,14 @@ def test_every_sampler_sees_the_whole_of_a_small_space(name: str) -> None:
             assert (done.repeats, done.outside) == (0, 0)
 
 
+def test_a_run_may_end_with_a_time_that_is_good_enough() -> None:
+    recorded = _recorded([5.0, math.nan, 4.0, 3.0, 1.0])
+    for first in ((), (0, 1)):
+        done = replay(recorded, sampler_named("exhaustive"), 0, 5, first, until=3.0)
+        np.testing.assert_array_equal(done.times, [5.0, math.nan, 4.0, 3.0])
+    assert len(replay(recorded, sampler_named("exhaustive"), 0, 5, until=0.5).times) == 5
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     recorded = _recorded([1.0 + (7 * x) % 50 for x in range(50)])
     runs = [replay(recorded, sampler_named("gp"), seed, 30).times.tolist() for seed in (0, 0, 1)]
