@@ -49,9 +49,10 @@ def command(
     attached: int | None,
     as_json: bool,
 ) -> int:
-    """Take configs of a study that `tune` began, until its trials are done or its time is over.
+    """Take part in a study that `tune` began.
 
-    What to do is in the study. The finals are held by `tune`. A device that is not the study's makes a study
+    Takes configs until the study's trials are done or its time is over; what to do is in the study. The
+    finals are held by `tune`. A device that is not the study's makes a study
     of its own beside it, with the same aims.
     """
     if attached is not None:
