@@ -52,8 +52,8 @@ def command(
     """Take part in a study that `tune` began.
 
     Takes configs until the study's trials are done or its time is over; what to do is in the study. The
-    finals are held by `tune`. A device that is not the study's makes a study
-    of its own beside it, with the same aims.
+    finals are held by `tune`. A device that is not the study's makes a study of its own beside it, with the
+    same aims.
     """
     if attached is not None:
         _attach(attached)
