@@ -57,6 +57,7 @@ class Attempts:
         self._own = self.folder / f"{own_mark()}.jsonl"
         self._handle = -1
         self._claimed: set[str] = set()
+        self.full = False
 
     def __enter__(self) -> Attempts:
         return self
@@ -97,7 +98,8 @@ class Attempts:
             with _locked(self.folder):
                 others = self.claims() or frozenset()
                 at_work = (others | self._claimed) - set(terms.finished)
-                if point_key in others or (terms.left is not None and len(at_work) >= terms.left):
+                self.full = terms.left is not None and len(at_work) >= terms.left
+                if self.full or point_key in others:
                     return False
                 self._append("claim", point_key)
                 self._claimed.add(point_key)

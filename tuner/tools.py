@@ -144,9 +144,11 @@ class Record(Protocol):
     Attributes:
         binding: whether a claim settles everything: nobody else has tried the point, nor will, and there are
             not too many. Else it only says that no other live tuner is at it.
+        full: whether the last claim was refused because there are as many points as may be.
     """
 
     binding: bool
+    full: bool
 
     def claims(self) -> frozenset[str] | None:
         """The points that other live tuners have claimed; None when there is no other one."""
@@ -180,7 +182,7 @@ class Record(Protocol):
 class NoRecord:
     """Remembers nothing."""
 
-    binding = False
+    binding = full = False
 
     def claims(self) -> frozenset[str] | None:
         """There is no other."""

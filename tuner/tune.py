@@ -57,7 +57,7 @@ class Tuner:
         """
         self.plan, self.study, self.options, self.feasible = plan, study, options, feasible
         self._tools, self._guard, self._clock = equipment, equipment.guard, equipment.clock
-        self._started = self._looked = self._clock()
+        self._started = self._looked = self._full_until = self._clock()
         self.accounts = Accounts(self._clock)
         self.sampler = options.sampler or DEFAULT_SAMPLER
         self._others = equipment.record.claims()  # what other live tuners have claimed; None: there is none
@@ -205,13 +205,14 @@ class Tuner:
 
     def _ask(self) -> bool:
         """Asks for one config and gives it to the compilers, if one is wanted; whether it did."""
-        if not self._stream.has_room or self._out_of_time():
+        if not self._stream.has_room or self._out_of_time() or self._clock() < self._full_until:
             return False
         self._look()
         if (left := self._left()) is not None and left <= len(self._busy_elsewhere):
             return False
         with self.accounts.phase("ask"):
-            index = self._offered()
+            given_back = (self._asked_for(key) for key in self._tools.record.offered())
+            index = next((index for index in given_back if index is not None), None)
             asked = self._search.ask(1) if index is None else [index]
         if not asked:
             return False
@@ -221,8 +222,7 @@ class Tuner:
             terms = self._standing.terms(point.key, self.options.trials)
             claimed = self._tools.record.claim(point.key, terms)
         if not claimed:  # it costs nothing here, and is known soon
-            self._held[point.key] = index
-            self._looked = -math.inf
+            self._refused(index)
             return True
         self._asked += 1
         try:
@@ -234,16 +234,22 @@ class Tuner:
         self._stream.submit(Flight(index, self._asked, point, source))
         return True
 
-    def _offered(self) -> int | None:
-        """A config that another one began with and gave back; it is asked for now."""
-        for key in self._tools.record.offered():
-            index = self._held.pop(key, None)
-            if index is not None:
-                return index
-            index = self.feasible.index_of_key(key)
-            if index is not None and self._search.claim(index):
-                return index
-        return None
+    def _refused(self, index: int) -> None:
+        """Takes note that a config is another's, or one too many."""
+        self._looked = -math.inf
+        if self._tools.record.full:
+            self._search.withdraw(index)
+            self._full_until = self._clock() + _LOOK_EVERY_S
+            self._look()  # perhaps all that is left is under way elsewhere
+        else:
+            self._held[self.feasible.points[index].key] = index
+
+    def _asked_for(self, key: str) -> int | None:
+        """Asks for this very config; None where it was seen already."""
+        if (held := self._held.pop(key, None)) is not None:
+            return held
+        index = self.feasible.index_of_key(key)
+        return index if index is not None and self._search.claim(index) else None
 
     # --- what others did, and how much is left ---
 
@@ -332,13 +338,9 @@ class Tuner:
         if not suspects:
             return
         for key in suspects:
-            index = self._held.pop(key, None)
-            asked = index is not None
-            index = self.feasible.index_of_key(key) if index is None else index
-            if index is None:
-                continue
-            point, binding = self.feasible.points[index], self._tools.record.binding
-            if (binding or self._tools.record.claim(key)) and (asked or self._search.claim(index)):
+            free = self._tools.record.binding or self._tools.record.claim(key)
+            if free and (index := self._asked_for(key)) is not None:
+                point = self.feasible.points[index]
                 self._judged.append((Flight(index, 0, point, None), given_up(point)))
 
     def _commit(self) -> None:

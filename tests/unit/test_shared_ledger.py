@@ -137,7 +137,10 @@ def test_there_are_never_more_than_the_limit(server: Server) -> None:
     with ThreadPoolExecutor(len(records)) as pool:
         got = pool.map(lambda n: records[n % 4].claim(KEYS[n], Terms(limit=5)), range(12))
         assert sum(got) == 4
+    assert not records[0].claim(KEYS[14], Terms(limit=5))
+    assert records[0].full
     assert records[0].claim(KEYS[14], Terms(limit=6))
+    assert not records[0].full
 
 
 def test_what_is_given_back_waits_and_counts_for_nothing(bench: Bench) -> None:
@@ -225,8 +228,9 @@ def test_steps_may_be_done_twice(bench: Bench) -> None:
     record = bench.worker()
     ledger: Ledger = record._ledger
     waiting = record._waiting(KEYS[0])
-    trial = ledger.claim(KEYS[0], waiting, 0, 1)
-    assert ledger.claim(KEYS[0], waiting, 0, 1) == trial
+    claimed = ledger.claim(KEYS[0], waiting, 0, 1)
+    assert ledger.claim(KEYS[0], waiting, 0, 1) == claimed
+    trial = claimed.trial_id
     assert trial is not None
     ledger.begin(trial)
     ledger.begin(trial)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
+from coldforge.tuner.tools import Terms
 from pretend import Bench
 
 
@@ -97,3 +98,46 @@ def test_beside_another_one_the_random_stream_is_another(tmp_path: Path) -> None
 
     assert first(None) == first(None)
     assert first(frozenset()) != first(None)
+
+
+def test_a_study_that_is_full_ends_the_search(bench: Bench) -> None:
+    """A binding record counts what this run does not know of; it is not asked again and again."""
+    bench.record.binding, asked = True, []
+
+    def claim(key: str, terms: Terms) -> bool:
+        asked.append(bench.world.now)
+        bench.record.full = len(asked) > 5
+        return not bench.record.full
+
+    bench.record.claim = claim
+    bench.worker.seconds = 1.0
+    assert bench.tune(trials=10, sampler="exhaustive") == "ok"
+    assert len(bench.keys()) == 5
+    assert len(asked) <= 5 + 1 + bench.world.now
+
+
+def test_what_was_given_back_comes_first(bench: Bench) -> None:
+    feasible = bench.plan.feasible()
+    bench.record.binding = True
+    given = [feasible.points[40].key, feasible.points[50].key]
+    bench.record.offered = lambda: tuple(key for key in given if key not in bench.record.claimed)
+    assert bench.tune(trials=4, sampler="exhaustive") == "ok"
+    assert bench.worker.measured[:2] == given
+    assert len(bench.keys()) == 4
+
+
+def test_what_is_given_up_elsewhere_is_recorded_once(bench: Bench) -> None:
+    feasible = bench.plan.feasible()
+    bench.record.binding = True
+    bad = feasible.points[7].key
+    bench.worker.before = lambda number: setattr(bench.record, "suspected", (bad,) if number > 3 else ())
+    bench.worker.seconds = 1.0
+    assert bench.tune(trials=20, sampler="exhaustive") == "ok"
+    crashed = [r for r in bench.study.results() if r.outcome is TrialOutcome.CRASH]
+    assert [f"{r.template}:" + ",".join(f"{n}={v}" for n, v in r.config.items()) for r in crashed] == [bad]
+    assert crashed[0].reason == "the tuner ended twice while it ran"
+
+
+def test_a_worker_leaves_the_finals_to_others(bench: Bench) -> None:
+    assert bench.tune(trials=5, finals=False) == "ok"
+    assert (len(bench.keys()), bench.worker.finalists, bench.study.winner) == (5, [], None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...codegen.errors import ColdforgeError
 from ...codegen.home import writable_home
 from ...codegen.settings import load_settings
 from ...codegen.target import Target, detect
@@ -88,9 +89,10 @@ def _attach(parent: int) -> None:
     """Ties the life of this process to that of the one that started it."""
     from ...codegen.spawn import die_with_parent
 
-    die_with_parent()
-    if os.getppid() != parent:
-        sys.exit(1)  # it has ended already
+    for tie in (lambda: None, die_with_parent):  # it may end between the question and the tie
+        tie()
+        if os.getppid() != parent:
+            raise ColdforgeError(f"process {parent}, which this worker is to end with, did not start it")
 
 
 def _arguments(

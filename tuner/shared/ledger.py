@@ -48,6 +48,19 @@ class Entry:
     begun: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Claimed:
+    """What became of a claim.
+
+    Attributes:
+        trial_id: the trial that is the worker's now; None where it was refused.
+        full: whether the limit was the reason.
+    """
+
+    trial_id: int | None = None
+    full: bool = False
+
+
 def deaths(entries: Collection[Entry]) -> int:
     """How many workers died while their device had the config that these trials are of."""
     return len({mark for entry in entries if entry.state is TrialState.FAIL for mark in entry.begun})
@@ -80,7 +93,7 @@ class Ledger:
             found.setdefault(entry.key, []).append(entry)
         return [key for key, entries in found.items() if deaths(entries) >= least]
 
-    def claim(self, key: str, trial: FrozenTrial, known: int, limit: int | None) -> int | None:
+    def claim(self, key: str, trial: FrozenTrial, known: int, limit: int | None) -> Claimed:
         """Makes a config this worker's: its WAITING trial, or a new one.
 
         Args:
@@ -90,27 +103,26 @@ class Ledger:
             limit: of configs that are finished or being tried, this one included.
 
         Returns:
-            The trial's number in the storage; None when the config is finished, another's or given up, or
-            when the limit is reached.
+            No trial when the config is finished, another's or given up, or when the limit is reached.
         """
 
-        def step() -> int | None:
+        def step() -> Claimed:
             with self._storage.locked(self._study_id) as session:
                 entries = self._entries(session, (), key)
                 running = [entry for entry in entries if entry.state is TrialState.RUNNING]
                 if running:  # this worker's where the answer to the same claim got lost
-                    return next((e.trial_id for e in running if e.worker == self._worker), None)
+                    return Claimed(next((e.trial_id for e in running if e.worker == self._worker), None))
                 finished = sum(entry.state.is_finished() for entry in entries)
                 finished -= sum(entry.state is TrialState.FAIL for entry in entries)
                 if finished > known or deaths(entries) >= DEATHS:
-                    return None
+                    return Claimed()
                 if limit is not None and self._others(session, key) >= limit:
-                    return None
+                    return Claimed(full=True)
                 waiting = next((e.trial_id for e in entries if e.state is TrialState.WAITING), None)
                 if waiting is None:
                     waiting = self._insert(session, _template(trial, key, TrialState.WAITING))
                 self._take(session, waiting)
-                return waiting
+                return Claimed(waiting)
 
         return self._storage.patience(step)
 

@@ -59,6 +59,7 @@ class SharedRecord:
         self._pulse = Pulse(self._ledger, self._held, storage.grace_s)
         self._swept = -math.inf
         self._doomed: list[str] = []
+        self.full = self._refused = False
 
     def __enter__(self) -> SharedRecord:
         self._pulse.start()
@@ -99,11 +100,13 @@ class SharedRecord:
 
     def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
         """Makes a config this worker's; False when it is another's, finished, given up, or too many."""
-        trial = self._ledger.claim(point_key, self._waiting(point_key), terms.known, terms.limit)
+        claimed = self._ledger.claim(point_key, self._waiting(point_key), terms.known, terms.limit)
         self._offered = tuple(key for key in self._offered if key != point_key)
-        if trial is None:
+        self.full = claimed.full
+        if claimed.trial_id is None:
+            self._refused = True
             return False
-        self._held[point_key] = trial
+        self._held[point_key] = claimed.trial_id
         return True
 
     def release(self, point_key: str) -> None:
@@ -155,6 +158,8 @@ class SharedRecord:
         """
         now = time.monotonic()
         if now - self._swept < self._storage.grace_s / 4:
+            if self._refused:  # perhaps as given up
+                self._refused, self._doomed = False, self._ledger.doomed(DEATHS)
             return
         self._swept = now
         if self._pulse.steady_s >= self._storage.grace_s:
