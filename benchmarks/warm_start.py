@@ -49,13 +49,11 @@ PAIRS: dict[str, list[tuple[Space, Space, int | None]]] = {
         ((DEDISPERSION,), (DEDISPERSION, "shuffled"), 50),
     ],
     "half-right": [((PNPOLY,), (PNPOLY, "half-right"), 100)],
+    "trials": [((MI250X,), (A100,), 50), ((MI250X,), (A100,), 100), ((MI250X,), (A100,), None)],
     "changed": [
-        ((MI250X,), (A100,), 50),
-        ((MI250X,), (A100,), 100),
-        ((MI250X,), (A100,), None),
-        ((MI250X, "cubed"), (A100, "cubed"), 100),
-        ((MI250X, "half of it"), (A100, "half of it"), 100),
-        ((MI250X, "other values"), (A100, "other values"), 100),
+        ((MI250X, "cubed"), (A100, "cubed"), 200),
+        ((MI250X, "half of it"), (A100, "half of it"), 200),
+        ((MI250X, "other values"), (A100, "other values"), 200),
     ],
 }
 
