@@ -101,8 +101,13 @@ def clock_of(storage: BaseStorage) -> float:
         return datetime.now(UTC).timestamp()
     import sqlalchemy
 
-    with engine.connect() as connection:
-        now = connection.execute(sqlalchemy.select(sqlalchemy.func.current_timestamp())).scalar_one()
+    from .shared.storage import SharedStorage  # it needs what the extra `postgres` brings
+
+    def ask() -> datetime:
+        with engine.connect() as connection:
+            return connection.execute(sqlalchemy.select(sqlalchemy.func.current_timestamp())).scalar_one()
+
+    now = storage.patience(ask) if isinstance(storage, SharedStorage) else ask()
     return (now if now.tzinfo else now.replace(tzinfo=UTC)).timestamp()
 
 

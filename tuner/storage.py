@@ -134,7 +134,9 @@ def _refuse_foreign(path: Path, shown: Path) -> None:
         return
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as connection:
-            names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            # Tables alone: indexes have names of SQLite's own.
+            tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            names = {name for (name,) in tables if not name.startswith("sqlite_")}
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise storage_error(f"cannot open the studies in {shown}", error, str(shown)) from error
     # Some of which another process may be making just now.

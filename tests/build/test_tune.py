@@ -244,8 +244,8 @@ def test_a_device_that_tells_no_energy_is_one_line(
 
 
 def test_another_shape_begins_with_what_this_one_found(first: dict[str, Any], home: Path) -> None:
-    shape = ["--shape", "N=1,H=16,W=24", "--trials", "6", "--warm-start"]
-    begun = _run(home, "tune", OP, *TINY, *shape, "auto", "--json")
+    other = [*TINY[:-1], "N=1,H=16,W=24", "--trials", "6", "--warm-start"]
+    begun = _run(home, "tune", OP, *other, "auto", "--json")
     found = json.loads(begun.stdout)
     assert found["study"] != first["study"]
     assert found["warm_start"] == first["study"]
@@ -253,7 +253,7 @@ def test_another_shape_begins_with_what_this_one_found(first: dict[str, Any], ho
     # The default first, then what won there.
     best = {"template": first["best"]["template"], **first["best"]["config"]}
     assert json.dumps(best, sort_keys=True) in _configs(home, found["study"])[:5]
-    again = _run(home, "tune", OP, *TINY, *shape, found["study"], "--json", code=2)
+    again = _run(home, "tune", OP, *other, found["study"], "--json", code=2)
     assert "a study cannot begin with itself" in again.stderr
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sqlite3
@@ -135,3 +136,15 @@ def test_a_folder_in_the_home_that_may_not_be_written(
     (home / "cache").write_text("")
     with pytest.raises(InputError, match="cache may not be written"):
         writable_home(home)
+
+
+def test_tables_that_are_just_being_made_are_ours(tmp_path: Path) -> None:
+    file = tmp_path / "studies.db"
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        # Another process, half way through them.
+        connection.execute(
+            "CREATE TABLE studies (study_id INTEGER PRIMARY KEY, study_name VARCHAR(512) UNIQUE)"
+        )
+        connection.execute("CREATE UNIQUE INDEX ix_studies_study_name ON studies (study_name)")
+        connection.commit()
+    assert open_storage(f"sqlite:///{file}", tmp_path) is not None

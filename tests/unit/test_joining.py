@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy.exc
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.errors import InputError, UnknownName
 from coldforge.codegen.problem import make_problem
@@ -19,6 +23,7 @@ from coldforge.tuner.cli import run
 from coldforge.tuner.equipment import TuneOptions
 from coldforge.tuner.joining import (
     Request,
+    clock_of,
     declarations,
     plan_here,
     read_request,
@@ -26,6 +31,8 @@ from coldforge.tuner.joining import (
     study_to_join,
 )
 from coldforge.tuner.plan import plan_study
+from coldforge.tuner.shared.patience import Patience
+from coldforge.tuner.shared.storage import SharedStorage
 from coldforge.tuner.study import Study, open_study
 
 OP = "conv2d_divide_leaky_relu"
@@ -155,3 +162,21 @@ def test_the_command_says_in_one_line_why_it_cannot(
     assert len(said.splitlines()) == 1
     assert why in said
     assert not list(tmp_path.iterdir()), "nothing is made"
+
+
+def test_a_worker_that_comes_while_the_server_is_away_waits_for_its_clock() -> None:
+    now, told, asked = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC), [], []
+
+    def connect() -> Any:
+        asked.append(1)
+        if len(asked) == 1:
+            raise sqlalchemy.exc.OperationalError("SELECT", {}, ConnectionRefusedError("refused"))
+        answer = SimpleNamespace(scalar_one=lambda: now)
+        return contextlib.nullcontext(SimpleNamespace(execute=lambda question: answer))
+
+    storage: Any = object.__new__(SharedStorage)
+    storage.patience = Patience("the server", 60.0, told.append)
+    storage.engine = SimpleNamespace(dialect=SimpleNamespace(name="postgresql"), connect=connect)
+    assert clock_of(storage) == now.timestamp()
+    assert len(asked) == 2
+    assert "does not answer" in told[0]
