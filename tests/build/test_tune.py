@@ -149,7 +149,7 @@ def state(pid):
 
 def states(pids):
     until = time.monotonic() + 2.0  # one that waits for a core stops when it gets it
-    while time.monotonic() < until and any(state(pid) not in ("T", "") for pid in pids):
+    while time.monotonic() < until and any(state(pid) not in ("T", "Z", "") for pid in pids):
         time.sleep(0.01)
     return [state(pid) for pid in pids]
 
@@ -197,7 +197,8 @@ def test_compilers_work_beside_the_worker_and_stand_still_while_it_times(tmp_pat
     busy = [entry for entry in watched["seen"] if entry["load"]]
     assert busy, "no compiler was at work beside the worker"
     assert max(len(entry["stopped"]) for entry in busy) >= 2, "the compilers, not their processes alone"
-    assert {state for entry in busy for state in entry["states"]} == {"T"}
+    # One that ended just before it was stopped is gone, or waits for its parent, and disturbs nobody.
+    assert {state for entry in busy for state in entry["states"]} - {"", "Z"} == {"T"}
     profile = found["profile"]
     assert found["compiled"] == 8
     assert {"ask", "render", "compile", "record", "verify", "time"} <= profile["seconds"].keys()
