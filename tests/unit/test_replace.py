@@ -7,8 +7,6 @@ The package is not built: PyTorch's reference answers. That kernels run is teste
 from __future__ import annotations
 
 import copy
-import importlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -17,10 +15,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from coldforge.codegen.catalogue import catalogue
-from coldforge.codegen.freeze import Winner, freeze
+from coldforge.codegen.freeze import Winner
 from mean_winners import mean_winner
 from spelled_models import SPELLINGS, Spelled
 from torch import Tensor, nn
+from unbuilt import unbuilt_package
 
 _PLAIN = {"kernel_size": 3, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 SIZES = {
@@ -45,14 +44,8 @@ def package(
             winners.append(naive_winner(sizes, declared=operator))
         else:
             winners.append(mean_winner(sizes, operator=operator, before="", rest=""))
-    freeze(winners, folder / "cf_replace", "cf_replace")
-    sys.path.insert(0, str(folder))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLDFORGE_BUILD", "0")
-        try:
-            yield importlib.import_module("cf_replace")
-        finally:
-            sys.path.remove(str(folder))
+    with unbuilt_package(folder, "cf_replace", winners) as package:
+        yield package
 
 
 @pytest.fixture(autouse=True)

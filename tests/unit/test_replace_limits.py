@@ -11,7 +11,6 @@ import importlib
 import io
 import pickle
 import random
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from coldforge.codegen.freeze import Winner, freeze
 from coldforge.generated.runtime import forms
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from unbuilt import unbuilt_package
 
 OPERATOR = "conv2d_divide_leaky_relu"
 
@@ -35,14 +35,8 @@ def package(
 ) -> Iterator[ModuleType]:
     folder = tmp_path_factory.mktemp("limits")
     winners = [naive_winner(), naive_winner({"kernel_size": 1}, precision="tf32")]
-    freeze(winners, folder / "cf_limits", "cf_limits")
-    sys.path.insert(0, str(folder))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLDFORGE_BUILD", "0")
-        try:
-            yield importlib.import_module("cf_limits")
-        finally:
-            sys.path.remove(str(folder))
+    with unbuilt_package(folder, "cf_limits", winners) as package:
+        yield package
 
 
 @pytest.fixture(autouse=True)
