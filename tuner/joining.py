@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from optuna.storages import BaseStorage
+from optuna.storages import BaseStorage, RDBStorage
 
 from ..codegen.catalogue import Catalogue
 from ..codegen.errors import InputError
@@ -25,6 +25,7 @@ from .identity import StudyInputs
 from .plan import Plan, plan_study
 from .roots import extended
 from .search import sampler_named
+from .storage import is_embedded
 from .stored import ABOUT, checked
 from .study import Study, find_study, list_studies
 
@@ -96,19 +97,12 @@ def request_of(options: TuneOptions, template: str | None, now: float) -> Reques
 def clock_of(storage: BaseStorage) -> float:
     """The time that all workers have in common: seconds since 1970 by the storage's clock, which is this
     machine's where the storage is a file."""
-    engine = getattr(storage, "engine", None)
-    if engine is None or engine.dialect.name == "sqlite":
+    if not isinstance(storage, RDBStorage) or is_embedded(storage):
         return datetime.now(UTC).timestamp()
-    import sqlalchemy
-
     from .shared.storage import SharedStorage  # it needs what the extra `postgres` brings
 
-    def ask() -> datetime:
-        with engine.connect() as connection:
-            return connection.execute(sqlalchemy.select(sqlalchemy.func.current_timestamp())).scalar_one()
-
-    now = storage.patience(ask) if isinstance(storage, SharedStorage) else ask()
-    return (now if now.tzinfo else now.replace(tzinfo=UTC)).timestamp()
+    assert isinstance(storage, SharedStorage)
+    return storage.now()
 
 
 def study_to_join(storage: BaseStorage | None, name: str | None) -> Study:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,3 +86,15 @@ def run_study(
         equipment = Equipment(tools.compiler, measurer, progress, tools.guard, record)
         tuner = Tuner(plan, shared, feasible, equipment, options)
         return tuner.run(), tuner
+
+
+def worker_words(
+    study: Study, storage: str | None, warm_start: str | None, templates: Sequence[str] = ()
+) -> list[str]:
+    """The arguments of `coldforge worker` for this machine's other devices."""
+    from ..shared.url import plain_url
+
+    words = ["--study", study.name]
+    words += [] if storage is None else ["--storage", plain_url(storage)]
+    words += [] if warm_start is None else ["--warm-start", warm_start]
+    return words + [word for folder in templates for word in ("--templates", os.path.abspath(folder))]

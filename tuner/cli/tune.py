@@ -19,14 +19,13 @@ from ...codegen.target import Target, detect
 from ..limits import DEFAULT_TRIALS, ENERGY, OBJECTIVES, SPILL_LIMIT_BYTES, TIME
 from . import options
 from .output import print_json
-from .running import Tools, run_study, tools_for
+from .running import Tools, run_study, tools_for, worker_words
 
 if TYPE_CHECKING:
     from ..client import WorkerClient
     from ..equipment import TuneOptions
     from ..plan import Plan
     from ..search import FeasibleSet
-    from ..study import Study
     from ..warm_start import Beginnings
 
 
@@ -248,21 +247,12 @@ def _tune_one(
     limits = begin.options(plan, feasible, _limits(chosen))
     study.ask_for(request_of(limits, chosen.template, clock_of(tools.storage)).to_dict())
     progress = open_progress(f"{plan.problem.operator.name} {plan.problem.workload}")
-    with Crew(chosen.others, _joining(chosen, study), tools.settings.jobs):
+    with Crew(chosen.others, worker_words(study, chosen.storage, chosen.warm_start), tools.settings.jobs):
         status, tuner = run_study(tools, chosen.catalogue, plan, study, feasible, limits, progress)
     search = {"sampler": tuner.sampler, "seed": chosen.seed, "objective": chosen.objective}
     search["warm_start"] = None if limits.sibling is None else limits.sibling.name
     found = {**summarise(study, tuner.results), "failures": causes_of(tuner.results)}
     return {"status": status, **found, **tuner.numbers(), **search, "devices": 1 + len(chosen.others)}
-
-
-def _joining(chosen: _Command, study: Study) -> list[str]:
-    """The arguments of the workers on the other devices."""
-    from ..shared.url import plain_url
-
-    place = [] if chosen.storage is None else ["--storage", plain_url(chosen.storage)]
-    warm = [] if chosen.warm_start is None else ["--warm-start", chosen.warm_start]
-    return ["--study", study.name, *place, *warm]
 
 
 def _print(runs: list[dict[str, Any]]) -> None:

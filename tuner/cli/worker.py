@@ -16,7 +16,7 @@ from ...codegen.settings import load_settings
 from ...codegen.target import Target, detect
 from . import options
 from .output import print_json
-from .running import Tools, run_study, tools_for
+from .running import Tools, run_study, tools_for, worker_words
 
 if TYPE_CHECKING:
     from ...codegen.catalogue import Catalogue
@@ -75,7 +75,7 @@ def command(
     with tools_for(target, settings, opened) as tools:
         from ..crew import Crew
 
-        told = _arguments(joined, storage, warm_start, templates)
+        told = worker_words(joined, storage, warm_start, templates)
         with Crew(others, told, settings.jobs):
             run = _work(tools, catalogue, joined, request, target, warm_start, attached is not None)
     if as_json:
@@ -93,17 +93,6 @@ def _attach(parent: int) -> None:
         tie()
         if os.getppid() != parent:
             raise ColdforgeError(f"process {parent}, which this worker is to end with, did not start it")
-
-
-def _arguments(
-    study: Study, storage: str | None, warm_start: str | None, templates: tuple[str, ...]
-) -> list[str]:
-    from ..shared.url import plain_url
-
-    words = ["--study", study.name]
-    words += [] if storage is None else ["--storage", plain_url(storage)]
-    words += [] if warm_start is None else ["--warm-start", warm_start]
-    return words + [word for folder in templates for word in ("--templates", os.path.abspath(folder))]
 
 
 def _work(

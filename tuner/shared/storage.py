@@ -18,6 +18,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC
 from typing import Any, TypeVar, cast
 
 import sqlalchemy
@@ -93,6 +94,13 @@ class SharedStorage(BulkStorage):
     _get_trials = patient(BulkStorage._get_trials)
     _get_stale_trial_ids = patient(BulkStorage._get_stale_trial_ids)
     set_trial_state_values = patient(BulkStorage.set_trial_state_values)
+
+    @patient
+    def now(self) -> float:
+        """Seconds since 1970 by the server's clock, which all workers have in common."""
+        with self.engine.connect() as connection:
+            now = connection.execute(sqlalchemy.select(sqlalchemy.func.current_timestamp())).scalar_one()
+        return (now if now.tzinfo else now.replace(tzinfo=UTC)).timestamp()
 
     @contextlib.contextmanager
     def locked(self, study_id: int) -> Iterator[Session]:
