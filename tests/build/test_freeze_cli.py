@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.freeze import Winner, freeze, load_winners
 from coldforge.tuner.cli import run
+from coldforge.tuner.cli.freeze import alone
 from coldforge.tuner.storage import open_storage
 from coldforge.tuner.winners import winner_to_dict
 
@@ -114,6 +116,27 @@ def test_entries_of_an_old_declaration_are_dropped(
 
 
 @pytest.mark.build
+def test_of_two_at_once_the_second_has_what_the_first_added(
+    own: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    naive_winner: WinnerFactory,
+    fake_cuda_winner: WinnerFactory,
+) -> None:
+    store_study(tmp_path / "home", naive_winner(study="a study"))
+    codes: list[int] = []
+    second = threading.Thread(target=lambda: codes.append(run(["freeze", "--no-build", "--json"])))
+    with alone(own):  # the first, which has read what is frozen and has not written yet
+        second.start()
+        second.join(2.0)
+        assert second.is_alive()
+        freeze([fake_cuda_winner(study="another")], own, "coldforge")
+    second.join(60.0)
+    assert codes == [0]
+    assert {winner.kind for winner in load_winners(own)} == {"cpu", "cuda"}
+    assert "another freeze writes" in capsys.readouterr().err
+
+
 def test_a_package_of_what_is_frozen(
     own: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], naive_winner: WinnerFactory
 ) -> None:

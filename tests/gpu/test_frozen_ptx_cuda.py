@@ -73,8 +73,10 @@ def test_another_architectures_entry_runs_here_from_its_ptx(package: ModuleType)
     assert last(package).endswith("@compute_80")
     assert close(out, expected(*tensors))
     record = package.runtime.verify.read_record(package.runtime.manifest.load())
-    (name,) = (n for n in record if "@compute_80 on " in n and record[n]["ok"])
-    assert name.endswith(HERE)
+    # Those of 6 filters, and of 7 too, whose cubin a driver that is too old would leave to it.
+    names = [n for n in record if "@compute_80 on " in n and record[n]["ok"]]
+    assert len(names) == 2
+    assert all(n.endswith(HERE) for n in names)
     # From here on as any kernel: other sizes, a graph.
     x, weight, bias = inputs(n=3, h=65, w=7)
     graph = torch.cuda.CUDAGraph()

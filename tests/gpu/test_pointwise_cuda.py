@@ -28,5 +28,5 @@ def test_every_operation_agrees_with_pytorch(tmp_path: Path) -> None:
     for index, case in enumerate(tried):
         y = torch.empty_like(on_device)
         device.run(kernel, launch, [on_device, y], [index, x.numel()], [])
-        wrong += failures(case, x, y.cpu())
+        wrong += failures(case, x, y.cpu(), "cuda")
     assert wrong == []

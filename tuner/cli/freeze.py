@@ -5,8 +5,13 @@ carry.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +62,49 @@ def command(
     """
     _check_options(package, out, bundle, no_build or replace)
     folder = None if package is None else Path(out or ".").absolute() / package
-    found = Found(operators, sources, storage, options.catalogue_from_option(templates), folder)
-    if package is None and bundle is None:
-        found.keep_to_builtin()
-    if bundle is not None:
-        report = _write_bundle(found, Path(bundle))
-    else:
-        report = _write_package(found, package, folder, replace=replace, build=not no_build)
+    declared = options.catalogue_from_option(templates)
+    with contextlib.ExitStack() as stack:
+        if bundle is None:  # from reading what is frozen to writing it
+            stack.enter_context(alone(folder))
+        found = Found(operators, sources, storage, declared, folder)
+        if package is None and bundle is None:
+            found.keep_to_builtin()
+        if bundle is not None:
+            report = _write_bundle(found, Path(bundle))
+        else:
+            report = _write_package(found, package, folder, replace=replace, build=not no_build)
     if as_json:
         print_json(report)
     else:
         _show(report)
     return 0 if report["status"] == "ok" else 1
+
+
+@contextlib.contextmanager
+def alone(folder: Path | None) -> Iterator[None]:
+    """Keeps other `freeze` commands off the package that is written: of two at once the later one would not
+    have what the earlier one adds. The lock is no file of the package, whose folder is replaced as a whole.
+
+    Args:
+        folder: the package's; generated/ when None.
+    """
+    from ...codegen.freeze import GENERATED
+    from ...generated.runtime.lock import exclusive
+
+    place = (folder or GENERATED).resolve()
+    digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
+    path = Path(tempfile.gettempdir()) / f"coldforge-freeze-{os.getuid()}-{digest}.lock"
+
+    def tell() -> None:
+        click.echo(f"coldforge: another freeze writes {place}; waiting for it ...", err=True)
+
+    try:
+        with exclusive(path, tell):
+            yield
+    except OSError as error:
+        if error.filename != str(path):
+            raise
+        raise ColdforgeError(f"cannot lock {path}: {error.strerror or error}") from error
 
 
 def _check_options(package: str | None, out: str | None, bundle: str | None, of_packages: bool) -> None:
