@@ -94,3 +94,21 @@ def test_a_trial_is_added_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
         assert database.execute("select count(*) from trial_params").fetchone() == (0,)
     study.add_trial(TRIALS[0])
     assert [trial.number for trial in study.trials] == [0]
+
+
+def test_finished_trials_are_read_as_optuna_reads_them(tmp_path: Path) -> None:
+    opened = BulkStorage(f"sqlite:///{tmp_path / 'studies.db'}")
+    others = optuna.create_study(storage=opened, study_name="of another")
+    study = optuna.create_study(storage=opened, study_name="this")
+    for trial in TRIALS:
+        others.add_trial(trial)
+        study.add_trial(trial)
+    states = (TrialState.COMPLETE, TrialState.PRUNED)
+    every = study.get_trials(states=states)
+    found = opened.finished(study._study_id, ())
+    assert [repr(trial) for trial in found] == [repr(trial) for trial in every]  # NaN differs from itself
+    assert len(found) == 4
+    known = {found[0]._trial_id, found[2]._trial_id}
+    assert [repr(t) for t in opened.finished(study._study_id, known)] == [repr(found[1]), repr(found[3])]
+    study.ask()
+    assert opened.finished(study._study_id, {trial._trial_id for trial in found}) == []

@@ -74,13 +74,12 @@ class Search:
             index = self.feasible.index_of(trial.params)
             if index is None or index == keep:
                 continue
-            if index in self._pending:
-                self._study.tell(self._pending.pop(index), state=TrialState.FAIL)
+            if index in self._pending:  # told where it was asked for: a model keeps what it observed
+                self._study.tell(self._pending.pop(index), trial.values, state=trial.state)
                 gone.add(index)
-            elif not self.feasible.unseen[index]:
-                continue
-            self.feasible.unseen[index] = False
-            self._study.add_trial(trial)
+            elif self.feasible.unseen[index]:
+                self.feasible.unseen[index] = False
+                self._study.add_trial(trial)
         return gone
 
     def claim(self, index: int) -> bool:
