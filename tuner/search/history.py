@@ -61,16 +61,26 @@ class History:
 
 
 class Reader:
-    """Reads a study again and again; a trial's point is looked up once."""
+    """Reads one study again and again; a finished trial is looked at once."""
 
     def __init__(self, feasible: FeasibleSet) -> None:
         self._feasible = feasible
         self._index: dict[int, int | None] = {}
+        self._final: list[tuple[int, float]] = []
+        self._trials = 0  # of the study's first ones, all finished, that are in `_final` or left out
 
     def read(self, study: Study) -> History:
         """The study's trials that are points of the set; withdrawn ones (FAIL) are left out."""
-        points, times, pending = [], [], []
-        for trial in study.get_trials(deepcopy=False):
+        trials = study.get_trials(deepcopy=False)
+        while self._trials < len(trials) and trials[self._trials].state.is_finished():
+            trial = trials[self._trials]
+            if trial.state in _TRIED and (index := self._point(trial)) is not None:
+                self._final.append((index, _time(trial)))
+            self._trials += 1
+        points = [index for index, _ in self._final]
+        times = [time for _, time in self._final]
+        pending = [False] * len(points)
+        for trial in trials[self._trials :]:
             if trial.state is not TrialState.RUNNING and trial.state not in _TRIED:
                 continue
             index = self._point(trial)
