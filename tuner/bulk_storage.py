@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy
 from optuna.distributions import distribution_to_json
 from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.orm import Session
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+from .bulk_reading import ids_in, whole_trials
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 """The states of trials that count; FAIL is of a worker that died."""
@@ -59,17 +59,9 @@ class BulkStorage(RDBStorage):
         Args:
             known: ids of trials that are left out.
         """
-        trials = models.TrialModel
-        ids = (
-            sqlalchemy.select(trials.trial_id)
-            .where(trials.study_id == study_id, trials.state.in_(FINISHED))
-            .order_by(trials.trial_id)
-        )
-        with self.engine.connect() as connection:
-            unknown = [number for (number,) in connection.execute(ids) if number not in known]
-        if not unknown:
-            return []
-        return self._get_trials(study_id, FINISHED, set(unknown), unknown[-1])
+        with Session(self.engine) as session:
+            unknown = [number for number in ids_in(session, study_id, FINISHED) if number not in known]
+            return whole_trials(session, unknown)
 
 
 def rows_of(trial: FrozenTrial) -> dict[type, list[dict[str, Any]]]:

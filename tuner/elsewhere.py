@@ -50,7 +50,7 @@ class Elsewhere:
         feasible = self._search.feasible
         for key in self.busy - self._held.keys():
             index = feasible.index_of_key(key)
-            if index is not None and self._search.claim(index):
+            if index is not None and self._search.claim(index, elsewhere=True):
                 self._held[key] = index
 
     def keep(self, index: int) -> None:
