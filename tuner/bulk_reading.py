@@ -49,6 +49,7 @@ def _read(session: Session, ids: Sequence[int]) -> list[FrozenTrial]:
 
     trial = models.TrialModel
     found: dict[int, FrozenTrial] = {}
+    row: Any
     for row in session.scalars(
         sqlalchemy.select(trial).where(trial.trial_id.in_(ids)).order_by(trial.trial_id)
     ):

@@ -260,9 +260,9 @@ class Ledger:
         given: dict[str, Any] = {"study": self._study_id}
         given |= {"states": [*states]} if states else {}
         given |= {} if key is None else {"key": json.dumps(key)}
-        rows = _entry_rows(bool(states), key is not None)
+        rows: Any = session.execute(_entry_rows(bool(states), key is not None), given)
         found: dict[int, dict[str, Any]] = {}
-        for trial_id, state, own_json, name, value_json in session.execute(rows, given):
+        for trial_id, state, own_json, name, value_json in rows:
             facts = found.setdefault(trial_id, {"state": state, KEY: json.loads(own_json)})
             if name is not None:
                 facts[name] = json.loads(value_json)
@@ -321,7 +321,7 @@ class Ledger:
 
 
 @functools.cache
-def _entry_rows(of_states: bool, of_key: bool) -> sqlalchemy.Select[Any]:
+def _entry_rows(of_states: bool, of_key: bool) -> Any:
     """The question for a study's entries, made once: making it takes longer than its answer.
 
     Args:
