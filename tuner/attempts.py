@@ -30,13 +30,14 @@ from urllib.parse import quote
 from ..codegen.atomic import sweep, write_text
 from ..codegen.errors import ColdforgeError
 from ..codegen.liveness import mark_in, own_mark
+from .claim_notes import ClaimNotes, words
 from .tools import NO_TERMS, Terms
 
 DEATHS = 2
 """So many tuners must have died on a config before it is given up."""
 # A tuner that says nothing for so long (stopped, or on another machine and dead) keeps others from nothing.
 _QUIET_S = 120.0
-_LOCK_TRIES, _LOCK_EVERY_S = 50, 0.01
+_LOCK_TRIES, _LOCK_EVERY_S = 500, 0.001
 # Whether a tuner on another machine lives is unknown; after a day without a word it does not.
 _FOREIGN_S = 24 * 3600.0
 
@@ -57,7 +58,8 @@ class Attempts:
         self._own = self.folder / f"{own_mark()}.jsonl"
         self._handle = -1
         self._claimed: set[str] = set()
-        self.full = False
+        self._notes: dict[Path, ClaimNotes] = {}  # of the others that were seen since the last `claims`
+        self.full = self.departed = False
 
     def __enter__(self) -> Attempts:
         return self
@@ -73,8 +75,17 @@ class Attempts:
 
     def claims(self) -> frozenset[str] | None:
         """The configs that other live tuners claim, finished ones included; None: there is no other one."""
-        others = [path for path in self._records() if path != self._own and _speaks(path)]
-        return frozenset(key for path in others for key in _claimed(path)) if others else None
+        live = self._others()
+        self.departed = not self._notes.keys() <= set(live)
+        self._notes = {path: self._notes.get(path) or ClaimNotes(path) for path in live}
+        return self._claimed_elsewhere() if live else None
+
+    def _claimed_elsewhere(self) -> frozenset[str]:
+        return frozenset().union(*(notes.claimed() for notes in self._notes.values()))
+
+    def _others(self) -> list[Path]:
+        """The files of other live tuners."""
+        return [path for path in self._records() if path != self._own and _speaks(path)]
 
     @property
     def at_work(self) -> bool:
@@ -86,8 +97,9 @@ class Attempts:
         return ()
 
     def claim(self, point_key: str, terms: Terms = NO_TERMS) -> bool:
-        """Makes a config this tuner's; False when a live one has claimed it, or when with those that others
-        are at there would be too many.
+        """Makes a config this tuner's; False when a live one has claimed it, when with those that others are
+        at there would be too many, or when another tuner ended since the last `claims`: its file is gone, and
+        what it finished last may not be known here.
 
         Raises:
             ColdforgeError: the folder cannot be written.
@@ -96,7 +108,13 @@ class Attempts:
             if self._handle < 0:
                 self._open()
             with _locked(self.folder):
-                others = self.claims() or frozenset()
+                live = self._others()
+                self.departed = not self._notes.keys() <= set(live)
+                if self.departed:
+                    self.full = False
+                    return False
+                self._notes |= {path: ClaimNotes(path) for path in live if path not in self._notes}
+                others = self._claimed_elsewhere()
                 at_work = (others | self._claimed) - set(terms.finished)
                 self.full = terms.left is not None and len(at_work) >= terms.left
                 if self.full or point_key in others:
@@ -245,33 +263,13 @@ def _speaks(path: Path) -> bool:
 
 def _read(path: Path) -> list[str]:
     """The keys of the configs that were tried, in order."""
-    return [key for word, key in _words(path) if word == "key"]
-
-
-def _claimed(path: Path) -> set[str]:
-    claimed: set[str] = set()
-    for word, key in _words(path):
-        (claimed.discard if word == "release" else claimed.add)(key)
-    return claimed
-
-
-def _words(path: Path) -> list[tuple[str, str]]:
-    """What a file says. A torn line, of a disk that was full or a machine that stopped, is skipped."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        text = path.read_bytes()
     except FileNotFoundError:  # another tuner cut it away
         return []
     except OSError as error:
         raise ColdforgeError(f"cannot read {path}: {error.strerror or error}") from error
-    words = []
-    for line in lines:
-        try:
-            ((word, key),) = json.loads(line).items()
-        except (ValueError, AttributeError, RecursionError):
-            continue
-        if isinstance(key, str):
-            words.append((word, key))
-    return words
+    return [key for word, key in words(text) if word == "key"]
 
 
 def _cut(path: Path, left: list[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
@@ -22,6 +22,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ..codegen.errors import InputError, UnknownName
+from .bulk_storage import FINISHED, BulkStorage
 from .identity import StudyInputs
 from .limits import TIME
 from .outcome import TrialOutcome, TrialResult
@@ -156,7 +157,20 @@ class Study:
     def trials(self) -> list[FrozenTrial]:
         """The finished trials, in order. Do not change them."""
         with reading(f"study {self.name}"):
-            return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+            return self._study.get_trials(deepcopy=False, states=FINISHED)
+
+    def trials_beside(self, known: Container[int]) -> list[FrozenTrial]:
+        """The finished trials that are not known yet, in order. Do not change them.
+
+        Args:
+            known: ids (`FrozenTrial._trial_id`) of those that are left out; they are not read.
+        """
+        storage = self._study._storage
+        database = getattr(storage, "_backend", storage)  # Optuna keeps what it read in front of a database
+        if not isinstance(database, BulkStorage):
+            return [trial for trial in self.trials() if trial._trial_id not in known]
+        with reading(f"study {self.name}"):
+            return database.finished(self._study._study_id, known)
 
     def results(self, trials: Sequence[FrozenTrial] | None = None) -> list[TrialResult]:
         """What became of each trial, in order.

@@ -145,10 +145,14 @@ class Record(Protocol):
         binding: whether a claim settles everything: nobody else has tried the point, nor will, and there are
             not too many. Else it only says that no other live tuner is at it.
         full: whether the last claim was refused because there are as many points as may be.
+        departed: whether the last `claims` or `claim` missed a tuner that was there at the `claims` before.
+            What it finished may be unknown here; where claims are not binding, nothing is claimed until the
+            record is asked for them, and the study is to be read then.
     """
 
     binding: bool
     full: bool
+    departed: bool
 
     def claims(self) -> frozenset[str] | None:
         """The points that other live tuners have claimed; None when there is no other one."""
@@ -182,7 +186,7 @@ class Record(Protocol):
 class NoRecord:
     """Remembers nothing."""
 
-    binding = full = False
+    binding = full = departed = False
 
     def claims(self) -> frozenset[str] | None:
         """There is no other."""

@@ -19,14 +19,14 @@ import os
 from collections import deque
 from typing import Any
 
-from optuna.trial import FrozenTrial
-
 from ..codegen.compile import Artifact
 from ..codegen.errors import DeclarationError
 from ..codegen.liveness import own_mark
 from .accounts import Accounts
+from .elsewhere import Elsewhere
 from .equipment import Equipment, TuneOptions
 from .finals import decide, hold, keep_provisional
+from .intake import Intake
 from .known import Shortcuts, completed, given_up, not_compiled
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
@@ -60,16 +60,19 @@ class Tuner:
         self._started = self._looked = self._full_until = self._clock()
         self.accounts = Accounts(self._clock)
         self.sampler = options.sampler or DEFAULT_SAMPLER
-        self._others = equipment.record.claims()  # what other live tuners have claimed; None: there is none
+        claims = (
+            equipment.record.claims()
+        )  # before the study is read: what they finish then is missed nowhere
         self._standing = Standing(options.spill_limit_bytes)
         self._shortcuts = Shortcuts(plan, feasible.defaults, options.spill_limit_bytes, self.accounts.counts)
-        stored = self._read_study()
-        salt = options.salt or (() if self._others is None else (os.getpid(),))
+        self._asked, self._reason, self._mark = 0, "", str(own_mark())
+        self._intake = Intake(study, self._standing, self._mark, self._shortcuts.known.learn)
+        stored = self._intake.take_in()
+        salt = options.salt or (() if claims is None else (os.getpid(),))
         factory, liked = begun_with(self.sampler, options.sibling)
         self._search = Search(feasible, factory, stored, options.seed, salt, (*options.first, *liked))
-        self._held: dict[str, int] = {}  # asked for here, and another's: key -> index
+        self._elsewhere = Elsewhere(equipment.record, self._search, self._standing, claims)
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
-        self._asked, self._reason, self._mark = 0, "", str(own_mark())
         # Judged and not committed yet; what the device did comes first.
         self._judged: deque[tuple[Flight, TrialResult]] = deque()
         self._provisional: tuple[Job, TrialResult] | None = None  # the best, when this run found it
@@ -134,8 +137,7 @@ class Tuner:
                 self._withdraw(self._stream.withdraw())
                 if self._stream.running is not None:
                     self._withdraw([self._stream.running.index])
-                while self._held:
-                    self._search.withdraw(self._held.popitem()[1])
+                self._elsewhere.close()
 
     def _turn(self) -> bool:
         """One turn of the loop; False when there is nothing left to do."""
@@ -155,7 +157,7 @@ class Tuner:
         self._show()
         budget = self.options.time_budget_s
         limits = [] if budget is None or self._out_of_time() else [budget - self.seconds]
-        if not len(self._stream) and self._others is not None:  # what they do wakes nobody here
+        if not len(self._stream) and self._elsewhere.claims is not None:  # what they do wakes nobody here
             limits.append(_WAIT_FOR_OTHERS_S)
         self._stream.wait(min(limits, default=None))
         return True
@@ -208,10 +210,10 @@ class Tuner:
         if not self._stream.has_room or self._out_of_time() or self._clock() < self._full_until:
             return False
         self._look()
-        if (left := self._left()) is not None and left <= len(self._busy_elsewhere):
+        if (left := self._left()) is not None and left <= len(self._elsewhere.busy):
             return False
         with self.accounts.phase("ask"):
-            given_back = (self._asked_for(key) for key in self._tools.record.offered())
+            given_back = (self._elsewhere.asked_for(key) for key in self._tools.record.offered())
             index = next((index for index in given_back if index is not None), None)
             asked = self._search.ask(1) if index is None else [index]
         if not asked:
@@ -242,14 +244,7 @@ class Tuner:
             self._full_until = self._clock() + _LOOK_EVERY_S
             self._look()  # perhaps all that is left is under way elsewhere
         else:
-            self._held[self.feasible.points[index].key] = index
-
-    def _asked_for(self, key: str) -> int | None:
-        """Asks for this very config; None where it was seen already."""
-        if (held := self._held.pop(key, None)) is not None:
-            return held
-        index = self.feasible.index_of_key(key)
-        return index if index is not None and self._search.claim(index) else None
+            self._elsewhere.keep(index)
 
     # --- what others did, and how much is left ---
 
@@ -266,12 +261,7 @@ class Tuner:
         wanted = (left is None or left > 0) and not self.feasible.exhausted
         if len(self._stream) or (wanted and self._stream.compiling > 0):
             return True
-        return (left is None or left > 0) and bool(self._busy_elsewhere)
-
-    @property
-    def _busy_elsewhere(self) -> frozenset[str]:
-        """What other live tuners are at."""
-        return (self._others or frozenset()) - self._standing.seen
+        return (left is None or left > 0) and bool(self._elsewhere.busy)
 
     @property
     def _near_end(self) -> bool:
@@ -280,46 +270,51 @@ class Tuner:
 
     @property
     def _watchful(self) -> bool:
-        """Whether each step must know what others did: claims alone do not keep runs from doing too much."""
-        return not self._tools.record.binding and (self._near_end or self._others is not None)
+        """Whether the next config may begin only when what others did is known: where claims are not binding,
+        when few are left to do, and beside others when this run was silent so long that they may have taken
+        what it claimed."""
+        if self._tools.record.binding:
+            return False
+        late = self._elsewhere.claims is not None and self._clock() - self._looked >= _LOOK_EVERY_S
+        return late or self._near_end
+
+    @property
+    def _look_due(self) -> bool:
+        """Whether the study is to be read again."""
+        since_s = self._clock() - self._looked
+        if self._elsewhere.quiet and not self._near_end:
+            return since_s >= _LOOK_EVERY_S
+        binding = self._tools.record.binding
+        return since_s >= _WAIT_FOR_OTHERS_S or not len(self._stream) or (self._near_end and not binding)
 
     def _look(self) -> None:
         """Takes in, now and then, what other runs on this study stored, so that they share the work; where
         claims are not binding, before each step when few are left to do, so that together they do not exceed
-        the total, and while another one lives."""
+        the total."""
         if self._judged:  # the study does not hold yet what is known here
             return
         if self._tools.record.binding:  # what is known here may be old: a claim tells
             if len(self._stream) and self._clock() - self._looked < _WAIT_FOR_OTHERS_S:
                 return
             self._give_up_suspects()
-        self._others = self._tools.record.claims()
-        alone = self._others is None and not self._held
-        if alone and not self._near_end and self._clock() - self._looked < _LOOK_EVERY_S:
-            return
         with self.accounts.phase("look"):
-            self._catch_up()
-        self._withdraw(self._stream.withdraw_last(-(self._left() or 0)))
-        for key in [key for key in self._held if key not in (self._others or ())]:
-            self._search.withdraw(self._held.pop(key))  # who had it is gone: anybody's again
+            departed = self._elsewhere.ask()
+            due = departed or self._look_due
+            if due:
+                self._catch_up()
+                self._elsewhere.free()
+            self._elsewhere.leave()
+        if due:
+            self._withdraw(self._stream.withdraw_last(-(self._left() or 0)))
 
     def _catch_up(self) -> None:
         self._looked = self._clock()
-        trials = self.study.trials()
-        if len(trials) != len(self._standing.results):
+        trials = self._intake.take_in()
+        if trials:
             running = self._stream.running
-            gone = self._search.learn(self._read_study(), keep=None if running is None else running.index)
+            gone = self._search.learn(trials, keep=None if running is None else running.index)
             self._stream.withdraw(lambda flight: flight.index in gone)
-            self._held = {key: index for key, index in self._held.items() if index not in gone}
-
-    def _read_study(self) -> list[FrozenTrial]:
-        """Takes in what the study holds; the trials that count."""
-        trials = self.study.trials()
-        results = self.study.results(trials)
-        self._standing.take_in(results)
-        for result in results:
-            self._shortcuts.known.learn(result)
-        return [t for t, result in zip(trials, results, strict=True) if self._standing.counts(result)]
+            self._elsewhere.forget(gone)
 
     def _withdraw(self, indices: list[int]) -> None:
         for index in indices:
@@ -339,7 +334,7 @@ class Tuner:
             return
         for key in suspects:
             free = self._tools.record.binding or self._tools.record.claim(key)
-            if free and (index := self._asked_for(key)) is not None:
+            if free and (index := self._elsewhere.asked_for(key)) is not None:
                 point = self.feasible.points[index]
                 self._judged.append((Flight(index, 0, point, None), given_up(point)))
 
@@ -358,7 +353,7 @@ class Tuner:
             self.study.record(flight.point, stored, self.feasible.distributions_of(index), seconds)
         self._judged.popleft()
         self._search.tell(index, stored.time_ms if stored.ok else None)
-        self._standing.add(stored)
+        self._intake.stored(stored)
         counts.added += stored.outcome is not TrialOutcome.ILLEGAL
         if flight.job is not None and (self._standing.best is result or self._standing.best is stored):
             self._provisional = (flight.job, stored)

@@ -232,7 +232,7 @@ class PretendWorker:
 class PretendRecord:
     """Of what is being tried."""
 
-    binding = full = False
+    binding = full = departed = False
 
     def __init__(self) -> None:
         self.begun: list[str] = []

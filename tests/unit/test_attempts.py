@@ -238,3 +238,49 @@ def test_tuners_together_claim_no_more_than_are_wanted(tmp_path: Path) -> None:
     attempts.release(GOOD)
     assert attempts.claim(BAD, Terms(left=2, finished=finished))
     assert attempts.claim(GOOD, Terms(finished=finished))
+
+
+def test_after_another_one_ended_nothing_is_claimed_before_the_study_is_read(tmp_path: Path) -> None:
+    """Its file is gone, and with it what it finished last, which may be the very config."""
+    own = Attempts(tmp_path, STUDY)
+    assert own.claims() is None
+    path = _write(tmp_path, {"claim": BAD})
+    assert own.claim(GOOD)  # and the other one was noticed
+    path.unlink()
+    assert not own.claim(BAD, Terms(left=5))
+    assert (own.departed, own.full) == (True, False)
+    assert not own.claim(BAD), "until it is asked who is there"
+    assert own.claims() is None
+    assert own.departed
+    assert own.claim(BAD)
+    assert own.claims() is None
+    assert not own.departed
+
+
+def test_a_file_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
+    path = _write(tmp_path, {"claim": BAD}, {"claim": GOOD})
+    own = Attempts(tmp_path, STUDY)
+    assert own.claims() == {BAD, GOOD}
+    whole = path.read_bytes()
+    path.write_bytes(b"-" * len(whole))
+    with path.open("ab") as file:
+        file.write(b'{"release": "' + GOOD.encode())
+    assert own.claims() == {BAD, GOOD}, "half a line is read when it is whole"
+    with path.open("ab") as file:
+        file.write(b'"}\n')
+    assert own.claims() == {BAD}
+
+
+@pytest.mark.parametrize("shorter", [True, False])
+def test_a_file_that_was_cut_down_is_read_anew(tmp_path: Path, shorter: bool) -> None:
+    own = Attempts(tmp_path, STUDY)
+    path = _write(tmp_path, {"claim": BAD})
+    assert own.claims() == {BAD}
+    if shorter:
+        path.write_text("")
+    else:
+        path.with_suffix(".new").write_text(
+            json.dumps({"key": GOOD}) + "\n" + json.dumps({"key": GOOD}) + "\n"
+        )
+        path.with_suffix(".new").rename(path)
+    assert own.claims() == (frozenset() if shorter else {GOOD})

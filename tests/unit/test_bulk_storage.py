@@ -94,3 +94,30 @@ def test_a_trial_is_added_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
         assert database.execute("select count(*) from trial_params").fetchone() == (0,)
     study.add_trial(TRIALS[0])
     assert [trial.number for trial in study.trials] == [0]
+
+
+def _facts(trials: list[FrozenTrial]) -> list[str]:
+    """All of them, whatever the order of the mappings; as text, for NaN differs from itself."""
+    return [
+        f"{sorted((k, sorted(v.items()) if isinstance(v, dict) else v) for k, v in vars(t).items())}"
+        for t in trials
+    ]
+
+
+def test_finished_trials_are_read_as_optuna_reads_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    opened = BulkStorage(url)
+    others = optuna.create_study(storage=opened, study_name="of another")
+    study = optuna.create_study(storage=opened, study_name="this")
+    for trial in TRIALS:
+        others.add_trial(trial)
+        study.add_trial(trial)
+    states = (TrialState.COMPLETE, TrialState.PRUNED)
+    every = RDBStorage(url).get_all_trials(study._study_id, states=states)
+    found = opened.finished(study._study_id, ())
+    assert _facts(found) == _facts(every)
+    assert len(found) == 4
+    known = {found[0]._trial_id, found[2]._trial_id}
+    assert _facts(opened.finished(study._study_id, known)) == _facts([every[1], every[3]])
+    study.ask()
+    assert opened.finished(study._study_id, {trial._trial_id for trial in found}) == []

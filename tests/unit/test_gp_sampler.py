@@ -276,3 +276,34 @@ def test_near_the_best_goes_on_to_the_next_when_all_was_seen() -> None:
     assert set(near_the_best(encoding, history, values, unseen)) <= set(encoding.neighbours(150))
     unseen[:] = False
     assert near_the_best(encoding, history, values, unseen).size == 0
+
+
+def test_beside_another_search_the_weights_are_found_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one search asks for decides when its weights are found anew, or a quarter more by all of them."""
+    at: list[int] = []
+    ascend = Surrogate._ascend
+
+    def counted(model: Surrogate, points: np.ndarray, values: np.ndarray, steps: int) -> np.ndarray:
+        at.append(len(points))
+        return ascend(model, points, values, steps)
+
+    monkeypatch.setattr(Surrogate, "_ascend", counted)
+
+    def fits(others: int) -> list[int]:
+        """While so many trials of others come with each of its own."""
+        at.clear()
+        search = Search(_grid(), sampler_named("gp"), [], seed=1)
+        while (tried := len(search._study.trials)) < 120:
+            _drive(search, 1)
+            unseen = np.flatnonzero(search.feasible.unseen)[:others]
+            search.learn([_trial(search.feasible, int(i), 50.0 + tried) for i in unseen])
+        return [*at]
+
+    alone, beside_one, beside_many = fits(0), fits(1), fits(7)
+    growth = [later / sooner for sooner, later in itertools.pairwise(alone) if sooner > 30]
+    assert all(1.09 < share < 1.16 for share in growth)
+    assert len(beside_one) < 0.75 * len(alone)
+    assert len(beside_many) <= len(beside_one)
+    growth = [later / sooner for sooner, later in itertools.pairwise(beside_many) if sooner > 30]
+    assert all(share > 1.2 for share in growth)
+    assert len(beside_many) > 5

@@ -11,6 +11,7 @@ import optuna
 import pytest
 from coldforge.codegen.errors import UnknownName
 from coldforge.tuner.search import SAMPLERS, FeasibleSet, Point, Search, point_of, sampler_named
+from coldforge.tuner.search.history import Reader
 from optuna.trial import TrialState, create_trial
 
 TILES, WIDTHS, KINDS = (8, 16, 32, 64, 128), (1, 2, 4, 8), ("plain", "packed", "staged")
@@ -171,6 +172,18 @@ class TestEverySampler:
         assert search.pending == set(asked) - {asked[1]}
         search.tell(asked[0], 1.0)
         assert not {asked[1], fresh} & set(_drive(search, 15))
+
+    def test_what_others_finished_keeps_its_place_in_the_history(self, name: str, two: bool) -> None:
+        """A model that has observed it as under way need not be made anew."""
+        search = self._search(name, two)
+        asked = search.ask(6)
+        for index in asked[4:]:
+            search.tell(index, 2.0)
+        search.learn(_stored(search.feasible, asked[1:3]))
+        history = Reader(search.feasible).read(search._study)
+        assert [index for index in history.points if index in asked] == asked
+        under_way = [index for index, p in zip(history.points, history.pending, strict=True) if p]
+        assert under_way == [asked[0], asked[3]]
 
     def test_a_claimed_point_is_asked_for(self, name: str, two: bool) -> None:
         search = self._search(name, two)

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from coldforge.tuner import study as study_module
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
+from coldforge.tuner.study import Study
 from coldforge.tuner.tools import Terms
+from optuna.trial import FrozenTrial
 from pretend import Bench
 
 
@@ -20,7 +26,12 @@ def _finish(bench: Bench, count: int) -> None:
     """What another tuner does: finishes so many of the first configs that this one has not measured."""
     feasible = bench.plan.feasible()
     others = [i for i, point in enumerate(feasible.points) if point.key not in bench.worker.measured]
-    for index in others[:count]:
+    _finish_these(bench, others[:count])
+
+
+def _finish_these(bench: Bench, indices: Iterable[int]) -> None:
+    feasible = bench.plan.feasible()
+    for index in indices:
         result = TrialResult(TrialOutcome.OK, time_ms=50.0 + index)
         bench.study.record(feasible.points[index], result, feasible.distributions_of(index))
 
@@ -74,13 +85,96 @@ def test_what_a_tuner_claimed_that_ended_is_tried_here(bench: Bench) -> None:
     assert theirs <= set(bench.worker.measured)
 
 
-def test_beside_another_one_each_result_is_stored_before_the_next_config_begins(bench: Bench) -> None:
-    bench.record.others = lambda: frozenset()
+def _stored_when_the_next_begins(bench: Bench) -> list[int]:
     stored: list[int] = []
+    bench.record.others = lambda: frozenset()
     bench.worker.before = lambda number: stored.append(len(bench.study.trials()))
-    bench.compiler.seconds, bench.worker.seconds = 0.1, 0.5
+    bench.compiler.seconds = 0.1
     bench.tune(trials=60, jobs=2)
-    assert stored == list(range(60))
+    return stored
+
+
+def test_beside_another_one_the_device_does_not_wait_for_the_storage(bench: Bench) -> None:
+    """A claim is enough, until few are left."""
+    bench.worker.seconds = 0.3
+    gaps = [number - count for number, count in enumerate(_stored_when_the_next_begins(bench))]
+    assert gaps[2:50] == 48 * [1]
+    assert set(gaps[-6:]) == {0}
+
+
+def test_after_a_silence_what_others_did_is_looked_at_before_the_next_config(bench: Bench) -> None:
+    bench.worker.seconds = 1.5
+    assert _stored_when_the_next_begins(bench) == list(range(60))
+
+
+def test_beside_another_one_the_study_is_not_read_at_each_step(bench: Bench) -> None:
+    bench.record.others = lambda: frozenset()
+    bench.compiler.seconds, bench.worker.seconds = 0.01, 0.01
+    reads: list[float] = []
+    search_all = Study.trials_beside
+
+    def counted(study: Study, known: Container[int]) -> list[FrozenTrial]:
+        reads.append(bench.world.now)
+        return search_all(study, known)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Study, "trials_beside", counted)
+        bench.tune(trials=300, jobs=2, sampler="random")
+    early = [now for now in reads if now < 2.8]
+    assert 10 < len(early) <= 2 + 2.8 / 0.2
+
+
+def test_each_trial_is_read_once(bench: Bench) -> None:
+    """Reading all of them again whenever one is new takes longer than measuring."""
+    feasible = bench.plan.feasible()
+    bench.record.others = lambda: frozenset()
+    bench.worker.seconds = 0.3
+    bench.worker.before = lambda number: _finish_these(bench, [len(feasible) - 1 - number])
+    checked, read = study_module.checked_trial, Counter[str]()
+
+    def counted(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        read[where] += 1
+        return checked(data, where)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study_module, "checked_trial", counted)
+        bench.tune(trials=60, finals=False, sampler="exhaustive")
+    assert len(bench.keys()) == 60
+    assert set(read.values()) == {1}
+
+
+def test_what_others_are_at_is_not_asked_for(bench: Bench) -> None:
+    """A search that would ask for the same has no use of a refusal."""
+    theirs = [point.key for point in bench.plan.feasible().points[1:20]]
+    bench.record.others = lambda: frozenset(theirs) if bench.world.now < 30.0 else None
+    refused: list[str] = []
+    claim = bench.record.claim
+
+    def watched(key: str, terms: Terms) -> bool:
+        if not (claimed := claim(key, terms)):
+            refused.append(key)
+        return claimed
+
+    bench.record.claim = watched
+    bench.worker.seconds = 1.0
+    assert bench.tune(trials=10, sampler="exhaustive") == "ok"
+    assert refused == []
+
+
+def test_a_tuner_that_departed_is_followed_at_once(bench: Bench) -> None:
+    """What it finished last is known here before it is asked for."""
+    bench.record.others = lambda: frozenset()
+    bench.worker.seconds = 0.01
+
+    def depart(number: int) -> None:
+        if number == 3:
+            _finish_these(bench, range(8, 14))
+            bench.record.others = lambda: None
+        bench.record.departed = number == 3
+
+    bench.worker.before = depart
+    assert bench.tune(trials=40, sampler="exhaustive") == "ok"
+    assert len(set(bench.keys())) == len(bench.keys()) == 40
 
 
 def test_withdrawn_configs_are_released(bench: Bench) -> None:

@@ -15,6 +15,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from .feasible import TEMPLATE, FeasibleSet, Params
+from .history import ELSEWHERE
 from .samplers import SamplerFactory
 
 
@@ -74,20 +75,22 @@ class Search:
             index = self.feasible.index_of(trial.params)
             if index is None or index == keep:
                 continue
-            if index in self._pending:
-                self._study.tell(self._pending.pop(index), state=TrialState.FAIL)
+            if index in self._pending:  # told where it was asked for: a model keeps what it observed
+                self._study.tell(self._pending.pop(index), trial.values, state=trial.state)
                 gone.add(index)
-            elif not self.feasible.unseen[index]:
-                continue
-            self.feasible.unseen[index] = False
-            self._study.add_trial(trial)
+            elif self.feasible.unseen[index]:
+                self._add(index, trial.state, trial.values, elsewhere=True)
         return gone
 
-    def claim(self, index: int) -> bool:
-        """Asks for this very point; False when it was seen already."""
+    def claim(self, index: int, *, elsewhere: bool = False) -> bool:
+        """Asks for this very point; False when it was seen already.
+
+        Args:
+            elsewhere: on behalf of another search.
+        """
         if not self.feasible.unseen[index]:
             return False
-        self._await(index)
+        self._await(index, elsewhere=elsewhere)
         return True
 
     @property
@@ -139,18 +142,23 @@ class Search:
         self._await(nearest)
         return nearest
 
-    def _await(self, index: int) -> None:
+    def _await(self, index: int, *, elsewhere: bool = False) -> None:
         """Adds a RUNNING trial for a point that the sampler did not suggest in these words."""
-        number = len(self._study.get_trials(deepcopy=False))
+        self._pending[index] = len(self._study.get_trials(deepcopy=False))
+        self._add(index, TrialState.RUNNING, None, elsewhere=elsewhere)
+
+    def _add(self, index: int, state: TrialState, values: Sequence[float] | None, *, elsewhere: bool) -> None:
+        """Adds a trial of a point, with what a sampler wants to know of it."""
         self._study.add_trial(
             create_trial(
-                state=TrialState.RUNNING,
+                state=state,
+                values=values,
                 params=self.feasible.params(index),
                 distributions=self.feasible.distributions_of(index),
+                system_attrs=ELSEWHERE if elsewhere else None,
             )
         )
         self.feasible.unseen[index] = False
-        self._pending[index] = number
 
 
 def quiet_study(sampler: optuna.samplers.BaseSampler) -> optuna.Study:

@@ -26,7 +26,10 @@ _FIRST_STEPS, _STEPS = 12, 8
 _PATIENCE = 25
 """Trials without a new best after which the process shares the turns: it may be sure of something wrong."""
 _FIT_AGAIN = 1.1
-"""The weights are found anew when there are so many times the observations of the last time."""
+"""The weights are found anew when there are so many times the observations of the last time..."""
+_FIT_SHARED = 1.25
+"""...or so many times where other searches have made some of them: each has to do it for the observations of
+all, and little changes by another tenth."""
 
 
 class GaussianProcess(WholePointSampler):
@@ -53,7 +56,7 @@ class GaussianProcess(WholePointSampler):
         self._start = spread_points(self._encoding, START, self._rng)
         self._model = Surrogate(self._encoding)
         self._guesses = {} if guesses is None else guesses
-        self._fit_at = 0
+        self._fit_at = self._fit_at_own = 0
         self._best_then = math.inf
 
     def choose(self, study: Study) -> int:
@@ -105,15 +108,21 @@ class GaussianProcess(WholePointSampler):
         spent = not unseen[model.candidates].any()
         # Of a part of the set, what is near a new best may not be among the candidates.
         elsewhere = len(self.feasible) > LARGE and best < self._best_then
-        fit = len(history) >= self._fit_at
+        fit = self._fit_due(history)
         if fit or spent or elsewhere or history.points[:known] != model.observed:
             steps = (_STEPS if known else _FIRST_STEPS) if fit else 0
             model.fit(history.points, values, self._candidates(history, values, unseen), steps)
             self._best_then = best
             if fit:
-                self._fit_at = int(_FIT_AGAIN * len(history)) + 1
+                self._fit_at_own = int(_FIT_AGAIN * len(history)) + 1 - history.elsewhere
+                self._fit_at = int(_FIT_SHARED * len(history)) + 1
         for index in history.points[len(model.observed) :]:
             model.observe(index)
+
+    def _fit_due(self, history: History) -> bool:
+        """Whether the weights are to be found anew."""
+        own = len(history) - history.elsewhere
+        return own >= self._fit_at_own or len(history) >= self._fit_at
 
     def _candidates(self, history: History, values: np.ndarray, unseen: np.ndarray) -> np.ndarray:
         """All points; of a large set those near the best, those that the densities favour, and some drawn at

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from optuna.study import Study
@@ -13,6 +14,9 @@ from optuna.trial import FrozenTrial, TrialState
 from .feasible import FeasibleSet
 
 _TRIED = (TrialState.COMPLETE, TrialState.PRUNED)
+_ELSEWHERE = "elsewhere"
+ELSEWHERE: dict[str, Any] = {_ELSEWHERE: True}
+"""The system attributes of a trial that another search asked for while this one was at work."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,13 @@ class History:
         points: index of each; those under way included.
         times: of each; NaN where it failed or is under way.
         pending: bool, which are under way.
+        elsewhere: how many of them other searches asked for while this one was at work.
     """
 
     points: list[int]
     times: np.ndarray
     pending: np.ndarray
+    elsewhere: int = 0
 
     def __len__(self) -> int:
         return len(self.points)
@@ -61,16 +67,27 @@ class History:
 
 
 class Reader:
-    """Reads a study again and again; a trial's point is looked up once."""
+    """Reads one study again and again; a finished trial is looked at once."""
 
     def __init__(self, feasible: FeasibleSet) -> None:
         self._feasible = feasible
         self._index: dict[int, int | None] = {}
+        self._final: list[tuple[int, float, bool]] = []
+        self._trials = 0  # of the study's first ones, all finished, that are in `_final` or left out
 
     def read(self, study: Study) -> History:
         """The study's trials that are points of the set; withdrawn ones (FAIL) are left out."""
-        points, times, pending = [], [], []
-        for trial in study.get_trials(deepcopy=False):
+        trials = study.get_trials(deepcopy=False)
+        while self._trials < len(trials) and trials[self._trials].state.is_finished():
+            trial = trials[self._trials]
+            if trial.state in _TRIED and (index := self._point(trial)) is not None:
+                self._final.append((index, _time(trial), _ELSEWHERE in trial.system_attrs))
+            self._trials += 1
+        points = [index for index, _, _ in self._final]
+        times = [time for _, time, _ in self._final]
+        elsewhere = sum(of_another for _, _, of_another in self._final)
+        pending = [False] * len(points)
+        for trial in trials[self._trials :]:
             if trial.state is not TrialState.RUNNING and trial.state not in _TRIED:
                 continue
             index = self._point(trial)
@@ -79,7 +96,8 @@ class Reader:
             points.append(index)
             pending.append(trial.state is TrialState.RUNNING)
             times.append(_time(trial))
-        return History(points, np.array(times, dtype=float), np.array(pending, dtype=bool))
+            elsewhere += _ELSEWHERE in trial.system_attrs
+        return History(points, np.array(times, dtype=float), np.array(pending, dtype=bool), elsewhere)
 
     def _point(self, trial: FrozenTrial) -> int | None:
         if trial.number not in self._index:

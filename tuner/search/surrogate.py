@@ -23,6 +23,10 @@ _TYPICAL_NOISE = 1e-2
 _LEAST_NOISE = 1e-5
 _PRIOR_WIDTH = 1.5
 _STEP = 0.25
+_BLOCK = 1 << 16
+"""Entries of the kernel that are worked out at a time."""
+_PAIRS = 1 << 12
+"""Pairs of points whose distances are."""
 
 
 class Surrogate:
@@ -137,25 +141,32 @@ class Surrogate:
 
     def _kernel(self, points: np.ndarray) -> np.ndarray:
         """float32 [points, candidates]."""
-        exponent = np.zeros((len(points), len(self.candidates)), dtype=np.float32)
-        for trait, table, levels in zip(self._traits, self._tables, self._levels, strict=True):
-            exponent -= np.take(table[trait.levels[points]], levels, axis=1)
-        return np.exp(exponent, out=exponent)
+        return self._kernel_of(points, self._levels, len(self.candidates))
 
     def _kernel_among(self, points: np.ndarray, others: np.ndarray) -> np.ndarray:
         """float32 [points, others]."""
-        exponent = np.zeros((len(points), len(others)), dtype=np.float32)
-        for trait, table in zip(self._traits, self._tables, strict=True):
-            exponent -= table[trait.levels[points][:, None], trait.levels[others]]
-        return np.exp(exponent)
+        return self._kernel_of(points, [trait.levels[others] for trait in self._traits], len(others))
+
+    def _kernel_of(self, points: np.ndarray, levels: list[np.ndarray], count: int) -> np.ndarray:
+        """float32 [points, count]: the kernel between points and others.
+
+        Args:
+            levels: of the others, for each trait.
+        """
+        exponent = np.zeros((len(points), count), dtype=np.float32)
+        tables = [t[trait.levels[points]] for trait, t in zip(self._traits, self._tables, strict=True)]
+        step = max(1, _BLOCK // max(1, len(points)))  # a part of the columns at a time, which a cache holds
+        for first in range(0, count, step):
+            part = exponent[:, first : first + step]
+            room = np.empty(part.shape, dtype=np.float32)
+            for table, level in zip(tables, levels, strict=True):
+                np.take(table, level[first : first + step], axis=1, out=room, mode="clip")
+                part -= room
+        return np.exp(exponent, out=exponent)
 
     def _ascend(self, points: np.ndarray, values: np.ndarray, steps: int) -> np.ndarray:
         """The best weights on the way of some steps of Adam on the posterior of the weights' logarithms."""
-        found = []
-        for trait in self._traits:
-            levels = trait.levels[points]
-            found.append(trait.each_apart[:, levels[:, None], levels].reshape(trait.distances, -1))
-        distances = np.concatenate(found) if found else np.zeros((0, len(points) ** 2), np.float32)
+        distances = self._distances(points)
         at, best, lowest = self._weights.copy(), self._weights, np.inf
         first, second = np.zeros_like(at), np.zeros_like(at)
         for step in range(1, steps + 1):
@@ -167,6 +178,21 @@ class Surrogate:
             at = at - _STEP * (first / (1 - 0.8**step)) / (np.sqrt(second / (1 - 0.9**step)) + 1e-8)
             at[-1] = np.clip(at[-1], np.log(_LEAST_NOISE), 0.0)
         return best
+
+    def _distances(self, points: np.ndarray) -> np.ndarray:
+        """float32 [distances, pairs of points], those of a pair beside each other: all the distances of all
+        pairs, some rows of the pairs at a time."""
+        count, each = len(points), [apart for trait in self._traits for apart in trait.each_apart]
+        levels = [trait.levels[points] for trait in self._traits for _ in range(trait.distances)]
+        found = np.empty((count, count, len(each)), dtype=np.float32)
+        step = max(1, _PAIRS // count)
+        for first in range(0, count, step):
+            rows = slice(first, first + step)
+            part = np.empty((len(each), len(points[rows]), count), dtype=np.float32)
+            for place, (apart, level) in enumerate(zip(each, levels, strict=True)):
+                np.take(apart[level[rows]], level, axis=1, out=part[place], mode="clip")
+            found[rows] = part.transpose(1, 2, 0)
+        return found.reshape(-1, len(each)).T
 
     def _loss(self, at: np.ndarray, distances: np.ndarray, values: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the logarithm of the posterior, the signal's size profiled out, and its slope."""

@@ -156,7 +156,7 @@ class Expecting(GaussianProcess):
         do not, they are looked at again when there are some more."""
         if np.count_nonzero(~history.pending) < START:
             return False
-        if self._believes or len(history) >= self._fit_at:
+        if self._believes or self._fit_due(history):
             values, here = history.objective(self._guesses), self._expected[history.points]
             self._update(history, values - here, unseen)
             self._believes = borne_out(self._model, values, here) > -_DOUBT

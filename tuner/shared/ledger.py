@@ -9,6 +9,7 @@ claimed it, and the workers whose device had it (`begun`), of which two that die
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ class Ledger:
                     return Claimed(full=True)
                 waiting = next((e.trial_id for e in entries if e.state is TrialState.WAITING), None)
                 if waiting is None:
-                    waiting = self._insert(session, _template(trial, key, TrialState.WAITING))
+                    return Claimed(self._insert_taken(session, trial, key))
                 self._take(session, waiting)
                 return Claimed(waiting)
 
@@ -256,20 +257,12 @@ class Ledger:
     def _entries(
         self, session: Session, states: Collection[TrialState], key: str | None = None
     ) -> list[Entry]:
-        own, more = aliased(_Attribute), aliased(_Attribute)
-        rows = (
-            sqlalchemy.select(_Trial.trial_id, _Trial.state, own.value_json, more.key, more.value_json)
-            .join(own, sqlalchemy.and_(own.trial_id == _Trial.trial_id, own.key == KEY))
-            .outerjoin(more, sqlalchemy.and_(more.trial_id == _Trial.trial_id, more.key.in_((WORKER, BEGUN))))
-            .where(_Trial.study_id == self._study_id)
-            .order_by(_Trial.trial_id)
-        )
-        if states:
-            rows = rows.where(_Trial.state.in_(states))
-        if key is not None:
-            rows = rows.where(own.value_json == json.dumps(key))
+        given: dict[str, Any] = {"study": self._study_id}
+        given |= {"states": [*states]} if states else {}
+        given |= {} if key is None else {"key": json.dumps(key)}
+        rows: Any = session.execute(_entry_rows(bool(states), key is not None), given)
         found: dict[int, dict[str, Any]] = {}
-        for trial_id, state, own_json, name, value_json in session.execute(rows):
+        for trial_id, state, own_json, name, value_json in rows:
             facts = found.setdefault(trial_id, {"state": state, KEY: json.loads(own_json)})
             if name is not None:
                 facts[name] = json.loads(value_json)
@@ -306,17 +299,52 @@ class Ledger:
         session.flush()
         return trial.trial_id
 
+    def _insert_taken(self, session: Session, trial: FrozenTrial, key: str) -> int:
+        """A new trial of a config, this worker's from the beginning: half the statements of a new one that is
+        taken."""
+        made = _template(trial, key, TrialState.RUNNING)
+        made.system_attrs[WORKER] = self._worker
+        made.datetime_start = datetime.now()
+        trial_id = self._insert(session, made)
+        _beat_first(session, trial_id)
+        return trial_id
+
     def _take(self, session: Session, trial_id: int) -> None:
-        """Makes a WAITING trial this worker's, with a first heartbeat: one that has none never counts as
-        dead."""
+        """Makes a WAITING trial this worker's."""
         trial = session.get(_Trial, trial_id, with_for_update=True)
         assert trial is not None
         trial.state, trial.datetime_start = TrialState.RUNNING, datetime.now()
         _set(session, trial_id, {WORKER: self._worker})
         beats = models.TrialHeartbeatModel
         session.execute(sqlalchemy.delete(beats).where(beats.trial_id == trial_id))
-        now = sqlalchemy.func.current_timestamp()
-        session.execute(sqlalchemy.insert(beats).values(trial_id=trial_id, heartbeat=now))
+        _beat_first(session, trial_id)
+
+
+@functools.cache
+def _entry_rows(of_states: bool, of_key: bool) -> Any:
+    """The question for a study's entries, made once: making it takes longer than its answer.
+
+    Args:
+        of_states: whether to ask for trials in some states, the parameter ``states``.
+        of_key: whether to ask for those of one config, the parameter ``key`` (JSON).
+    """
+    own, more = aliased(_Attribute), aliased(_Attribute)
+    rows = (
+        sqlalchemy.select(_Trial.trial_id, _Trial.state, own.value_json, more.key, more.value_json)
+        .join(own, sqlalchemy.and_(own.trial_id == _Trial.trial_id, own.key == KEY))
+        .outerjoin(more, sqlalchemy.and_(more.trial_id == _Trial.trial_id, more.key.in_((WORKER, BEGUN))))
+        .where(_Trial.study_id == sqlalchemy.bindparam("study"))
+        .order_by(_Trial.trial_id)
+    )
+    if of_states:
+        rows = rows.where(_Trial.state.in_(sqlalchemy.bindparam("states", expanding=True)))
+    return rows.where(own.value_json == sqlalchemy.bindparam("key")) if of_key else rows
+
+
+def _beat_first(session: Session, trial_id: int) -> None:
+    """The first heartbeat of a trial: one that has none never counts as dead."""
+    now = sqlalchemy.func.current_timestamp()
+    session.execute(sqlalchemy.insert(models.TrialHeartbeatModel).values(trial_id=trial_id, heartbeat=now))
 
 
 def _template(

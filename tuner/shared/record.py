@@ -42,7 +42,7 @@ class SharedRecord:
         wait: called with seconds where another worker is waited for.
     """
 
-    binding = True
+    binding, departed = True, False
 
     def __init__(
         self,

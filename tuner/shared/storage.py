@@ -92,6 +92,7 @@ class SharedStorage(BulkStorage):
     create_new_study = patient(BulkStorage.create_new_study)
     get_trial = patient(BulkStorage.get_trial)
     _get_trials = patient(BulkStorage._get_trials)
+    finished = patient(BulkStorage.finished)
     _get_stale_trial_ids = patient(BulkStorage._get_stale_trial_ids)
     set_trial_state_values = patient(BulkStorage.set_trial_state_values)
 
