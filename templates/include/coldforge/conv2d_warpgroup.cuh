@@ -47,28 +47,47 @@ template <class G>
 __device__ __forceinline__ void gather_tiles(const typename G::Element* x, const Conv2dSizes& sizes,
                                              typename G::Shared& shared) {
   const TileWalk<G> walk(sizes);
+  const u32 warp = uniform(threadIdx.x / 32);
   const auto has = [&](u32 number) { return walk.has(number % G::CONSUMERS, number / G::CONSUMERS); };
-  const auto fetch = [&](u32 number) {
-    const u64 index = walk.at(number % G::CONSUMERS, number / G::CONSUMERS);
-    stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), 0, sizes);
-    cp_async_commit();
+  const auto tile_of = [&](u32 number) {
+    return Conv2dTensorTile<G>(walk.at(number % G::CONSUMERS, number / G::CONSUMERS), sizes);
   };
-  if (has(0)) fetch(0);
+  if (has(0)) {
+    const Conv2dTensorTile<G> tile = tile_of(0);
+#pragma unroll 1
+    for (u32 unit = warp; unit < GatherUnit<G>::COUNT; unit += G::GATHERERS)
+      fetch_unit<G>(shared, x, GatherUnit<G>(unit), tile, sizes);
+    cp_async_commit();
+  }
   mbarrier_wait(&shared.weights_read, 0);
   __syncwarp();
 #pragma unroll 1
   for (u32 number = 0; has(number); ++number) {
     cp_async_wait<0>();
-    await_gatherers<G>();
-    const SplitScale scale = scale_of<G>(shared, static_cast<int>(number % 2));
+    // What the warp's other lanes have copied.
+    __syncwarp();
+    const SplitScale scale = scale_of<G>(shared, warp, static_cast<int>(number % 2));
     const StageTurn<G> turn(number);
+    OperandStage<G>& stage = shared.stages[turn.stage];
     mbarrier_wait(&shared.empty[turn.stage], turn.phase ^ 1);
     __syncwarp();
-    fill_stage<G>(shared.stages[turn.stage], shared, scale);
+    const bool more = has(number + 1);
+    const Conv2dTensorTile<G> next = tile_of(more ? number + 1 : number);
+#pragma unroll 1
+    for (u32 i = warp; i < GatherUnit<G>::COUNT; i += G::GATHERERS) {
+      const GatherUnit<G> unit(i);
+      fill_unit<G>(stage, shared, unit, scale);
+      __syncwarp();
+      if (more) fetch_unit<G>(shared, x, unit, next, sizes);
+    }
+    cp_async_commit();
+    if (threadIdx.x == 0) {
+      stage.unscale = scale.unscale;
+      stage.usable = scale.usable;
+      stage.exact = scale.exact;
+    }
     publish_shared();
     mbarrier_arrive(&shared.full[turn.stage]);
-    await_gatherers<G>();
-    if (has(number + 1)) fetch(number + 1);
   }
 }
 

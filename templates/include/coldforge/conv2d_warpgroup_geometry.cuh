@@ -80,7 +80,8 @@ struct Conv2dWarpgroupGeometry {
   // begins at such a column, SHIFT columns left of the first that is needed.
   static constexpr int COPY = 16 / int(sizeof(T));
   static constexpr int SHIFT = (COPY - P::padding_w % COPY) % COPY;
-  static constexpr int ROWS = (TILE_Y - 1 + (WHOLE_LINES ? 1 : 0)) * P::stride_h + (R - 1) * P::dilation_h + 1;
+  static constexpr int ROWS =
+      (TILE_Y - 1 + (WHOLE_LINES ? 1 : 0)) * P::stride_h + (R - 1) * P::dilation_h + 1;
   static constexpr int WIDEST = (COLUMNS - SHIFT - (S - 1) * P::dilation_w - 1) / P::stride_w + 1;
 
   // Operands: a plane for each part, eight channels and remainder of row and column by the strides, so that

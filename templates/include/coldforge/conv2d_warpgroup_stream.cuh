@@ -148,9 +148,7 @@ struct ResultSender {
     return G::WHOLE_OC_TILES || static_cast<int>(channel + time * CHANNELS) < channels;
   }
   // Where the line begins in which an address is.
-  static __device__ __forceinline__ u64 line_of(u64 address) {
-    return address & ~static_cast<u64>(LINE - 1);
-  }
+  static __device__ __forceinline__ u64 line_of(u64 address) { return address & ~static_cast<u64>(LINE - 1); }
   // The lane's piece in the line at a place, of the channel whose run begins at `begin`.
   static __device__ __forceinline__ u64 piece_of(u64 begin, u32 place) {
     return line_of(begin + place) | lane() % LANES * PIECE;
