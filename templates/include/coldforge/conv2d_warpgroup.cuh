@@ -185,8 +185,11 @@ struct Conv2dConsumer {
 #pragma unroll 1
       for (int column = 0; column < width; column += G::RUN)
         compute_run(tile, row, column, min(G::RUN, width - column));
-      if (!whole || (!goes_on && row == rows + below - 1))
-        sender.end(written - (below ? G::LINE : 0), below != 0);
+      if (below && row == rows) {
+        sender.end_whole(written - G::LINE);
+      } else if (!whole || (!goes_on && row == rows - 1 && !below)) {
+        sender.end(written);
+      }
     }
   }
   // Starts a run in memory.

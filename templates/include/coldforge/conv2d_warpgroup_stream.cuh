@@ -128,18 +128,27 @@ struct ResultSender {
   __device__ __forceinline__ void send(u32 written) {
 #pragma unroll 1
     while (sent + LINE <= written) {
-      if (sent == 0) {
-        send_part(written, false);
+      if (sent > 0) {
+        send_line([](u64) { return true; });
+      } else if (G::WHOLE_LINES && follows) {
+        send_line([&](u64 begin) { return begin % LINE == 0; });
       } else {
-        send_line();
+        send_part(written);
       }
     }
   }
-  // Sends what is left of a run of `length` bytes of each channel; where `whole`, lines that begin in it to
-  // their end, as far as which more is written.
-  __device__ __forceinline__ void end(u32 length, bool whole) {
+  // Sends what is left of a run of `length` bytes of each channel.
+  __device__ __forceinline__ void end(u32 length) {
 #pragma unroll 1
-    while (sent < length + LINE) send_part(length, whole);
+    while (sent < length + LINE) send_part(length);
+  }
+  // The same of lines that begin in the run, to their end, as far as which more is written.
+  __device__ __forceinline__ void end_whole(u32 length) {
+#pragma unroll 1
+    while (sent < length + LINE)
+      send_line([&](u64 begin) {
+        return line_of(begin + sent) < begin + length && (sent > 0 || !follows || begin % LINE == 0);
+      });
   }
 
  private:
@@ -154,27 +163,28 @@ struct ResultSender {
     return line_of(begin + place) | lane() % LANES * PIECE;
   }
 
-  // Sends the next line of every channel, which is whole in all of them.
-  __device__ __forceinline__ void send_line() {
+  // Sends the next line, which is whole, of every channel of which `owns` says so by where its run begins.
+  template <class Owns>
+  __device__ __forceinline__ void send_line(const Owns& owns) {
     const unsigned char* from = rings + (sent & MASK);
     u64 begin = own;
 #pragma unroll
     for (u32 time = 0; time < TIMES; ++time) {
       move_result<G::Config::STREAMING>(reinterpret_cast<void*>(piece_of(begin, sent)),
-                                        from + time * (CHANNELS * G::RING), has(time) ? 1 : 0, 1);
+                                        from + time * (CHANNELS * G::RING), has(time) && owns(begin) ? 1 : 0,
+                                        1);
       begin += CHANNELS * plane;
     }
     sent += LINE;
   }
 
   // Sends what there is of the next line of every channel.
-  __device__ __forceinline__ void send_part(u32 length, bool whole) {
+  __device__ __forceinline__ void send_part(u32 length) {
     const unsigned char* from = rings + (sent & MASK);
     u64 begin = own;
 #pragma unroll 1
     for (u32 time = 0; time < TIMES && has(time); ++time) {
-      const u64 first = follows ? line_of(begin + LINE - 1) : begin;
-      const u64 stop = whole ? line_of(begin + length + LINE - 1) : begin + length;
+      const u64 first = follows ? line_of(begin + LINE - 1) : begin, stop = begin + length;
       const u64 at = piece_of(begin, sent);
       if (at >= first && at + PIECE <= stop) {
         move_result<G::Config::STREAMING>(reinterpret_cast<void*>(at), from, 0, 0);
