@@ -184,7 +184,7 @@ struct ResultSender {
     u64 begin = own;
 #pragma unroll 1
     for (u32 time = 0; time < TIMES && has(time); ++time) {
-      const u64 first = follows ? line_of(begin + LINE - 1) : begin, stop = begin + length;
+      const u64 first = G::WHOLE_LINES && follows ? line_of(begin + LINE - 1) : begin, stop = begin + length;
       const u64 at = piece_of(begin, sent);
       if (at >= first && at + PIECE <= stop) {
         move_result<G::Config::STREAMING>(reinterpret_cast<void*>(at), from, 0, 0);
