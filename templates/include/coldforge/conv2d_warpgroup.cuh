@@ -42,107 +42,52 @@ struct StageTurn {
       : stage(number % G::STAGES), phase(number / G::STAGES % 2) {}
 };
 
-// Which of the runs that a ring holds at once a consumer's run is.
-template <class G>
-struct SlotTurn {
-  u32 slot, phase;
-
-  __device__ __forceinline__ explicit SlotTurn(u32 run) : slot(run % G::SLOTS), phase(run / G::SLOTS % 2) {}
-};
-
-// Four warps that fill stage after stage, with each consumer's next tile in turn.
+// Warps that fill stage after stage, with each consumer's next tile in turn.
 template <class G>
 __device__ __forceinline__ void gather_tiles(const typename G::Element* x, const Conv2dSizes& sizes,
                                              typename G::Shared& shared) {
   const TileWalk<G> walk(sizes);
+  const u32 warp = uniform(threadIdx.x / 32);
   const auto has = [&](u32 number) { return walk.has(number % G::CONSUMERS, number / G::CONSUMERS); };
-  const auto fetch = [&](u32 number) {
-    const u64 index = walk.at(number % G::CONSUMERS, number / G::CONSUMERS);
-    stage_tile<G>(shared, x, Conv2dTensorTile<G>(index, sizes), 0, sizes);
-    cp_async_commit();
+  const auto tile_of = [&](u32 number) {
+    return Conv2dTensorTile<G>(walk.at(number % G::CONSUMERS, number / G::CONSUMERS), sizes);
   };
-  if (has(0)) fetch(0);
+  if (has(0)) {
+    const Conv2dTensorTile<G> tile = tile_of(0);
+#pragma unroll 1
+    for (u32 unit = warp; unit < GatherUnit<G>::COUNT; unit += G::GATHERERS)
+      fetch_unit<G>(shared, x, GatherUnit<G>(unit), tile, sizes);
+    cp_async_commit();
+  }
   mbarrier_wait(&shared.weights_read, 0);
   __syncwarp();
 #pragma unroll 1
   for (u32 number = 0; has(number); ++number) {
     cp_async_wait<0>();
-    await_gatherers<G>();
-    const SplitScale scale = scale_of<G>(shared, static_cast<int>(number % 2));
+    // What the warp's other lanes have copied.
+    __syncwarp();
+    const SplitScale scale = scale_of<G>(shared, warp, static_cast<int>(number % 2));
     const StageTurn<G> turn(number);
+    OperandStage<G>& stage = shared.stages[turn.stage];
     mbarrier_wait(&shared.empty[turn.stage], turn.phase ^ 1);
     __syncwarp();
-    fill_stage<G>(shared.stages[turn.stage], shared, scale);
+    const bool more = has(number + 1);
+    const Conv2dTensorTile<G> next = tile_of(more ? number + 1 : number);
+#pragma unroll 1
+    for (u32 i = warp; i < GatherUnit<G>::COUNT; i += G::GATHERERS) {
+      const GatherUnit<G> unit(i);
+      fill_unit<G>(stage, shared, unit, scale);
+      __syncwarp();
+      if (more) fetch_unit<G>(shared, x, unit, next, sizes);
+    }
+    cp_async_commit();
+    if (threadIdx.x == 0) {
+      stage.unscale = scale.unscale;
+      stage.usable = scale.usable;
+      stage.exact = scale.exact;
+    }
     publish_shared();
     mbarrier_arrive(&shared.full[turn.stage]);
-    await_gatherers<G>();
-    if (has(number + 1)) fetch(number + 1);
-  }
-}
-
-// A run of a tile.
-struct TileRun {
-  int row, column;  // of the tile's outputs
-  u32 count;        // of pixels; none where it only fills up a tile's number of runs
-  bool begins;      // does not go on in memory where another run ended
-  bool ends;        // no other goes on where it ends
-};
-
-// The runs of a tile, one after the other.
-template <class G>
-struct TileRuns {
-  const Conv2dTensorTile<G>& tile;
-  u32 number;    // of the tile among the block's
-  bool begins;   // its results do not go on where those of the tile before ended
-  bool goes_on;  // those of the next tile go on where its results end
-  bool whole;    // its rows are the image's
-  int rows, row, column;
-
-  __device__ __forceinline__ TileRuns(const Conv2dTensorTile<G>& tile, const Conv2dSizes& sizes, u32 number,
-                                      bool begins, bool goes_on)
-      : tile(tile),
-        number(number),
-        begins(begins),
-        goes_on(goes_on),
-        whole(tile.width == sizes.W_out),
-        rows(tile.pixels / tile.width),
-        row(0),
-        column(0) {}
-
-  __device__ __forceinline__ bool left() const { return row < rows; }
-  // Behind the last comes one of no pixels, at a place that may be read.
-  __device__ __forceinline__ TileRun next() {
-    if (!left()) return {0, 0, 0, false, false};
-    const int end = column + G::RUN;
-    const TileRun run{row, column, static_cast<u32>(min(G::RUN, tile.width - column)),
-                      column == 0 && (!whole || (begins && row == 0)),
-                      end >= tile.width && (!whole || (!goes_on && row == rows - 1))};
-    column = end < tile.width ? end : 0;
-    row += end < tile.width ? 0 : 1;
-    return run;
-  }
-};
-
-// Goes through the tiles of a consumer, for the consumer and for those that send its results: the same runs
-// for both. Where the image is taken in whole rows the results are one run of memory from tile to tile.
-template <class G, class Work>
-__device__ __forceinline__ void walk_tiles(typename G::Element* y, const Conv2dSizes& sizes, int oc0, u32 own,
-                                           Work& work) {
-  const TileWalk<G> walk(sizes);
-  const i64 plane = static_cast<i64>(sizes.H_out) * sizes.W_out;
-  bool begins = true;
-#pragma unroll 1
-  for (u32 round = 0; walk.has(own, round); ++round) {
-    const Conv2dTensorTile<G> tile(walk.at(own, round), sizes);
-    // Rows of one image follow each other where a tile is as wide as they are.
-    const bool goes_on = G::Config::NEIGHBOURS && walk.has(own, round + 1) &&
-                         Conv2dTensorTile<G>(walk.at(own, round + 1), sizes).n == tile.n &&
-                         work.written() < 1u << 30;
-    typename G::Element* const to = y + (static_cast<i64>(tile.n) * G::C_OUT + oc0) * plane +
-                                    static_cast<i64>(tile.oy) * sizes.W_out + tile.ox;
-    TileRuns<G> runs(tile, sizes, round * G::CONSUMERS + own, begins, goes_on);
-    work.go(runs, to);
-    begins = !goes_on;
   }
 }
 
@@ -159,8 +104,9 @@ struct Conv2dConsumer {
   typename G::Shared& shared;
   int oc0, channels;
   ResultWriter<G> writer;
-  ResultSender<G> sender;  // of this warp's channels, where none else sends them
-  u32 own, runs;           // the consumer's number; how many runs it has written
+  ResultSender<G> sender;
+  u32 own;      // the consumer's number
+  u32 written;  // bytes of every channel since the last run in memory began
   const OperandStage<G>* stage;
   // Of the thread's two channels: what makes v, or what the first operations of the chain make of v, of a
   // sum; and of a sum of the tile.
@@ -180,32 +126,34 @@ struct Conv2dConsumer {
         oc0(oc0),
         channels(min(G::OC_TILE, G::C_OUT - oc0)),
         writer(shared, sizes),
-        sender(shared.results[own][0], threadIdx.x % 128 / 32 * G::SENT_CHANNELS, oc0, sizes),
+        sender(shared.results[own][0], threadIdx.x % 128 / 32 * 16, oc0, sizes),
         own(own),
-        runs(0) {
+        written(0) {
     exact_weights = __all_sync(0xffffffffu, fold() && exact);
   }
 
-  __device__ __forceinline__ u32 written() const { return writer.written; }
-  // Computes a tile, whose first result in the block's first channel goes to `to`.
-  __device__ __forceinline__ void go(TileRuns<G>& tile_runs, T* to) {
-    open(tile_runs.number);
-    if (G::CHAIN > 1 && all) {
+  // Computes all of its tiles.
+  __device__ __forceinline__ void go(T* y) {
+    const TileWalk<G> walk(sizes);
+    const i64 plane = static_cast<i64>(sizes.H_out) * sizes.W_out;
+    bool begins = true;
 #pragma unroll 1
-      while (tile_runs.left()) chain(tile_runs, to);
-    } else {
-#pragma unroll 1
-      while (tile_runs.left()) {
-        const TileRun run = tile_runs.next();
-        RunSums<G> sums;
-        begin_run<G>(sums, stage->operands, weights, run.row * G::PITCH + run.column);
-        warpgroup_wait<0>();
-        results(sums, tile_runs.tile, run, to);
-      }
+    for (u32 round = 0; walk.has(own, round); ++round) {
+      const Conv2dTensorTile<G> tile(walk.at(own, round), sizes);
+      // Rows of one image follow each other where a tile is as wide as they are.
+      const bool goes_on = G::Config::NEIGHBOURS && walk.has(own, round + 1) &&
+                           Conv2dTensorTile<G>(walk.at(own, round + 1), sizes).n == tile.n &&
+                           written < 1u << 30;
+      T* const to = y + (static_cast<i64>(tile.n) * G::C_OUT + oc0) * plane +
+                    static_cast<i64>(tile.oy) * sizes.W_out + tile.ox;
+      const u32 number = round * G::CONSUMERS + own;
+      open(number);
+      compute(tile, begins, goes_on, to);
+      // The tile's operands are not needed any more.
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.empty[StageTurn<G>(number).stage]);
+      begins = !goes_on;
     }
-    // The tile's operands are not needed any more.
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.empty[StageTurn<G>(tile_runs.number).stage]);
   }
 
  private:
@@ -221,61 +169,51 @@ struct Conv2dConsumer {
 #pragma unroll
     for (int row = 0; row < 2; ++row) factors[row] = factor[row] * stage->unscale;
   }
-  // Computes the next CHAIN runs of a tile whose sums are all exact: the products of each are begun before
-  // results are made of the sums of the one before. (Across a loop's turns the compiler would not let
-  // products go on beside other work.)
-  __device__ __forceinline__ void chain(TileRuns<G>& tile_runs, T* to) {
-    RunSums<G> sums[2];
-    TileRun run = tile_runs.next();
-    begin_run<G>(sums[0], stage->operands, weights, run.row * G::PITCH + run.column);
-#pragma unroll
-    for (int i = 0; i < G::CHAIN; ++i) {
-      TileRun following{};
-      if (i + 1 < G::CHAIN) {
-        following = tile_runs.next();
-        begin_run<G>(sums[(i + 1) % 2], stage->operands, weights,
-                     following.row * G::PITCH + following.column);
-        warpgroup_wait<1>();
-      } else {
-        warpgroup_wait<0>();
+  // Computes a tile, whose first result in the block's first channel goes to `to`. Where it is as wide as the
+  // image its results are one run of memory, from tile to tile if this one goes on where the one before ended
+  // (not `begins`), and the next one where this one ends (`goes_on`).
+  __device__ __forceinline__ void compute(const Conv2dTensorTile<G>& tile, bool begins, bool goes_on, T* to) {
+    const bool whole = tile.width == sizes.W_out;
+    const int rows = tile.pixels / tile.width;
+    const bool lines = G::WHOLE_LINES && whole && tile.width >= G::EXTRA;
+    const int below = lines && tile.oy + rows < sizes.H_out ? 1 : 0;
+#pragma unroll 1
+    for (int row = 0; row < rows + below; ++row) {
+      if (!whole || (begins && row == 0))
+        begin(to + static_cast<i64>(row) * sizes.W_out, lines && tile.oy > 0);
+      const int width = row < rows ? tile.width : G::EXTRA;
+#pragma unroll 1
+      for (int column = 0; column < width; column += G::RUN)
+        compute_run(tile, row, column, min(G::RUN, width - column));
+      if (below && row == rows) {
+        sender.end_whole(written - G::LINE);
+      } else if (!whole || (!goes_on && row == rows - 1 && !below)) {
+        sender.end(written);
       }
-      results(sums[i % 2], tile_runs.tile, run, to);
-      run = following;
     }
   }
-  // Makes results of the sums of a run and hands them on.
-  __device__ __forceinline__ void results(RunSums<G>& sums, const Conv2dTensorTile<G>& tile,
-                                          const TileRun& run, T* to) {
+  // Starts a run in memory.
+  __device__ __forceinline__ void begin(T* to, bool after_another) {
+    writer.begin(to, sizes.W_out % 2 == 0);
+    sender.begin(to, after_another);
+    written = 0;
+  }
+  // Computes some pixels of a row, and sends what was whole before meanwhile.
+  __device__ __forceinline__ void compute_run(const Conv2dTensorTile<G>& tile, int row, int column,
+                                              int count) {
+    RunSums<G> sums;
+    begin_run<G>(sums, stage->operands, weights, row * G::PITCH + column);
+    sender.send(written);
+    warpgroup_wait<0>();
     keep_behind_wait(sums.high);
     if constexpr (G::PARTS == 2) keep_behind_wait(sums.cross);
-    if (run.count == 0) return;
-    if (run.begins) {
-      T* const from = to + static_cast<i64>(run.row) * sizes.W_out;
-      writer.begin(from, sizes.W_out % 2 == 0);
-      if constexpr (G::SENDERS == 0) sender.begin(from);
-    }
     finish(sums);
     // What was written there before has been read.
-    if constexpr (G::SENDERS > 0) {
-      const SlotTurn<G> at(runs);
-      mbarrier_wait(&shared.sent[own][at.slot], at.phase ^ 1);
-      if (G::SLOTS > 1 && run.begins && runs > 0) {
-        // Elsewhere in the rings: so is what the run before left there.
-        const SlotTurn<G> before(runs - 1);
-        mbarrier_wait(&shared.sent[own][before.slot], before.phase);
-      }
-    }
     __syncwarp();
-    writer.write(sums.high);
-    if (!all) repair(tile, run.row, run.column, static_cast<int>(run.count));
-    writer.advance(run.count);
+    writer.write(sums.high, written);
+    if (!all) repair(tile, row, column, count);
+    written += static_cast<u32>(count) * sizeof(T);
     __syncwarp();
-    if constexpr (G::SENDERS == 0) {
-      sender.send(run.count, run.ends);
-    } else {
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.written[own][SlotTurn<G>(runs).slot]);
-      ++runs;
-    }
   }
   // Sets factors and shifts; returns whether they are in the range of a float with all scales of pixels.
   __device__ __forceinline__ bool fold() {
@@ -327,45 +265,10 @@ struct Conv2dConsumer {
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
           if (bad && eight + k < channels)
-            *writer.place_of(shared, eight + k, static_cast<u32>(pixel)) =
+            *writer.place_of(shared, eight + k, static_cast<u32>(pixel), written) =
                 from_float<T>(epilogue(sums[k] + shared.bias[eight + k], oc0 + eight + k));
         }
       }
-    }
-  }
-};
-
-// A warp that sends a consumer's results.
-template <class G>
-struct Conv2dSender {
-  using T = typename G::Element;
-
-  typename G::Shared& shared;
-  ResultSender<G> sender;
-  const Conv2dSizes& sizes;
-  u32 own, runs;  // the consumer's number; how many of its runs are sent
-
-  __device__ __forceinline__ Conv2dSender(typename G::Shared& shared, int oc0, u32 own, u32 channel,
-                                          const Conv2dSizes& sizes)
-      : shared(shared),
-        sender(shared.results[own][0], channel, oc0, sizes),
-        sizes(sizes),
-        own(own),
-        runs(0) {}
-
-  __device__ __forceinline__ u32 written() const { return sender.written; }
-  __device__ __forceinline__ void go(TileRuns<G>& tile_runs, T* to) {
-#pragma unroll 1
-    while (tile_runs.left()) {
-      const TileRun run = tile_runs.next();
-      const SlotTurn<G> at(runs);
-      if (run.begins) sender.begin(to + static_cast<i64>(run.row) * sizes.W_out);
-      mbarrier_wait(&shared.written[own][at.slot], at.phase);
-      __syncwarp();
-      sender.send(run.count, run.ends);
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.sent[own][at.slot]);
-      ++runs;
     }
   }
 };
@@ -384,16 +287,6 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
       mbarrier_init(&shared.full[stage], G::STAGERS);
       mbarrier_init(&shared.empty[stage], 4);
     }
-    if constexpr (G::SENDERS > 0) {
-#pragma unroll
-      for (int consumer = 0; consumer < G::CONSUMERS; ++consumer) {
-#pragma unroll
-        for (int slot = 0; slot < G::SLOTS; ++slot) {
-          mbarrier_init(&shared.written[consumer][slot], 4);
-          mbarrier_init(&shared.sent[consumer][slot], G::SENDERS);
-        }
-      }
-    }
     mbarrier_init(&shared.weights_read, G::CONSUMERS * 4);
     fence_barrier_init();
   }
@@ -401,25 +294,19 @@ __device__ __forceinline__ void conv2d_warpgroup(const typename G::Element* x,
   const bool exact_weights = __syncthreads_and(mine) != 0;
   // The same in all lanes; but for the exchange the compiler could not tell.
   const u32 warp = uniform(threadIdx.x / 32);
-  if (warp < G::HELPERS) {
+  if (warp < G::GATHERERS) {
     if constexpr (G::TAKEN > 0) give_registers<G::LEFT>();
-    if (warp < G::GATHERERS) {
-      gather_tiles<G>(x, sizes, shared);
-    } else if constexpr (G::SENDERS > 0) {
-      const u32 number = warp - G::GATHERERS;
-      Conv2dSender<G> sender(shared, oc0, number / G::SENDERS, number % G::SENDERS * G::SENT_CHANNELS, sizes);
-      walk_tiles<G>(y, sizes, oc0, number / G::SENDERS, sender);
-    }
+    gather_tiles<G>(x, sizes, shared);
   } else {
     if constexpr (G::TAKEN > 0) take_registers<G::TAKEN>();
     const Held<Epilogue> kept(epilogue);
     const RunWeights<G> weights(shared);
-    const u32 own = (warp - G::HELPERS) / 4;
+    const u32 own = (warp - G::GATHERERS) / 4;
     Conv2dConsumer<G, Epilogue> consumer(x, weight, sizes, kept.get(), weights, shared, oc0, own,
                                          exact_weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(&shared.weights_read);
-    walk_tiles<G>(y, sizes, oc0, own, consumer);
+    consumer.go(y);
   }
 }
 

@@ -36,20 +36,16 @@ struct Conv2dWarpgroupShared {
   // or NaN; in turn for this tile and the next, each also without what is not finite.
   u32 largest[4][G::GATHERERS];
   u32 least[4][G::GATHERERS];
-  // Barriers. Of each stage: it is filled; it has been read. Of each consumer whose results others send, and
-  // of each of the runs that its rings hold: it is in the rings; it has been read.
+  // Barriers. Of each stage: it is filled; it has been read.
   u64 full[G::STAGES];
   u64 empty[G::STAGES];
-  u64 written[G::SENT_CONSUMERS][G::SLOTS];
-  u64 sent[G::SENT_CONSUMERS][G::SLOTS];
   u64 weights_read;
 
   __device__ __forceinline__ Weights& weights() { return *reinterpret_cast<Weights*>(stages[0].operands); }
 };
 
 // A block computes tiles of TILE_Y rows of 64 channels, at most WIDEST columns. Its first warps gather tiles
-// of input; the next, SENDERS for each consumer, send its results to memory; each four others, a consumer,
-// compute a tile, RUN neighbouring pixels of a row at a time.
+// of input; each four others, a consumer, compute a tile, RUN neighbouring pixels of a row at a time.
 template <class P, class C, class T>
 struct Conv2dWarpgroupGeometry {
   using Problem = P;
@@ -58,16 +54,16 @@ struct Conv2dWarpgroupGeometry {
 
   static constexpr int R = P::R, S = P::S, TAPS = R * S, C_IN = P::C_in, C_OUT = P::C_out;
   static constexpr int TILE_Y = C::TILE_Y, COLUMNS = C::COLUMNS, RUN = C::RUN, RING = C::RING;
-  static constexpr int CONSUMERS = C::CONSUMERS, STAGES = C::STAGES, CHAIN = C::CHAIN;
-  // Warps: those that gather, and for each consumer those that send its results; none where it does itself.
-  static constexpr int GATHERERS = C::GATHERERS, SENDERS = C::SENDERS;
-  static constexpr int HELPERS = GATHERERS + SENDERS * CONSUMERS;
-  static constexpr int SENT_CONSUMERS = SENDERS > 0 ? CONSUMERS : 1;
-  static constexpr int SENT_CHANNELS = 64 / (SENDERS > 0 ? SENDERS : 4);
-  static constexpr int THREADS = 32 * HELPERS + 128 * CONSUMERS, WARPS = THREADS / 32;
+  static constexpr int CONSUMERS = C::CONSUMERS, STAGES = C::STAGES, GATHERERS = C::GATHERERS;
+  static constexpr int THREADS = 32 * GATHERERS + 128 * CONSUMERS, WARPS = THREADS / 32;
   static constexpr int STAGERS = 32 * GATHERERS;  // that copy input to shared memory
   static constexpr int OC_TILE = 64, OC_TILES = (C_OUT + OC_TILE - 1) / OC_TILE;
   static constexpr bool WHOLE_OC_TILES = C_OUT % OC_TILE == 0;
+
+  // Whether a consumer stores whole lines alone: those that begin in its tile, of which the last ones end in
+  // the row below, so that it computes EXTRA elements of that too.
+  static constexpr bool WHOLE_LINES = C::WHOLE_LINES != 0;
+  static constexpr int LINE = 128, EXTRA = LINE / int(sizeof(T));
 
   // Registers of a thread that does not multiply, once it has given others away; of one that does; 0: as
   // compiled.
@@ -84,7 +80,8 @@ struct Conv2dWarpgroupGeometry {
   // begins at such a column, SHIFT columns left of the first that is needed.
   static constexpr int COPY = 16 / int(sizeof(T));
   static constexpr int SHIFT = (COPY - P::padding_w % COPY) % COPY;
-  static constexpr int ROWS = (TILE_Y - 1) * P::stride_h + (R - 1) * P::dilation_h + 1;
+  static constexpr int ROWS =
+      (TILE_Y - 1 + (WHOLE_LINES ? 1 : 0)) * P::stride_h + (R - 1) * P::dilation_h + 1;
   static constexpr int WIDEST = (COLUMNS - SHIFT - (S - 1) * P::dilation_w - 1) / P::stride_w + 1;
 
   // Operands: a plane for each part, eight channels and remainder of row and column by the strides, so that
@@ -97,12 +94,9 @@ struct Conv2dWarpgroupGeometry {
   static constexpr int WEIGHT_BYTES = PARTS * UNITS * OC_TILE * 16;
   static constexpr int OPERAND_BYTES =
       PARTS * PART_BYTES + BEHIND > WEIGHT_BYTES ? PARTS * PART_BYTES + BEHIND : WEIGHT_BYTES;
-  static constexpr int RUN_BYTES = RUN * int(sizeof(T));
-  // Runs that a ring holds, where others send them, beside parts of two lines: before a run's first element,
-  // and what waits for the rest of its line.
-  static constexpr int LINE = 128, PARTS_BYTES = 2 * (LINE - int(sizeof(T)));
-  static constexpr int FIT = (RING - PARTS_BYTES) / RUN_BYTES;
-  static constexpr int SLOTS = SENDERS == 0 ? 1 : FIT < 4 ? FIT : 4;
+  // What a ring holds beside a run: parts of two lines, before a run's first element, and what waits for the
+  // rest of its line.
+  static constexpr int RUN_BYTES = RUN * int(sizeof(T)), PARTS_BYTES = 2 * (LINE - int(sizeof(T)));
 
   using Shared = Conv2dWarpgroupShared<Conv2dWarpgroupGeometry>;
 
@@ -116,9 +110,9 @@ struct Conv2dWarpgroupGeometry {
     return (unit / TAPS * (PHASES * LINES * PITCH) + place_of(row, column)) * 16;
   }
 
-  static_assert(HELPERS % 4 == 0, "a consumer begins at a multiple of four warps");
+  static_assert(GATHERERS % 4 == 0, "a consumer begins at a multiple of four warps");
   static_assert(COLUMNS % 32 == 0 && COLUMNS % P::stride_w == 0 && WIDEST >= 8, "odd columns");
-  static_assert((RING & (RING - 1)) == 0 && SLOTS >= 1 && RING >= SLOTS * RUN_BYTES + PARTS_BYTES,
+  static_assert((RING & (RING - 1)) == 0 && RING >= RUN_BYTES + PARTS_BYTES,
                 "results would overtake themselves");
   static_assert(sizeof(T) == 4 || PARTS == 1, "16-bit values are not split");
   static_assert(sizeof(Shared) == C::SHARED_BYTES, "the declared and the real shared memory differ");
