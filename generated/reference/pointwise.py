@@ -181,7 +181,8 @@ _OPS = (
         _functional("leaky_relu"),
         "v > 0.0f ? v : v * negative_slope",
         # By the sign bit, without a predicate: ptxas was seen to give all comparisons of an unrolled loop the
-        # same one, so that each waited for the one before.
+        # same one, so that each waited for the one before. So +0 stays +0, where PyTorch has -0 if the slope
+        # is negative, and NaN if it is not finite.
         cuda_expression="v * __uint_as_float((static_cast<unsigned>(__float_as_int(v) >> 31)"
         " & (__float_as_uint(negative_slope) ^ 0x3f800000u)) ^ 0x3f800000u)",
     ),
