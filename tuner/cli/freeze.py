@@ -6,11 +6,10 @@ carry.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import fcntl
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,28 +82,36 @@ def command(
 @contextlib.contextmanager
 def alone(folder: Path | None) -> Iterator[None]:
     """Keeps other `freeze` commands off the package that is written: of two at once the later one would not
-    have what the earlier one adds. The lock is no file of the package, whose folder is replaced as a whole.
+    have what the earlier one adds. What is locked is the folder that the package is in, since the package's
+    own is replaced as a whole; no file is made. Where a file system knows no locks, nobody is kept off.
 
     Args:
         folder: the package's; generated/ when None.
     """
     from ...codegen.freeze import GENERATED
-    from ...generated.runtime.lock import exclusive
 
-    place = (folder or GENERATED).resolve()
-    digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"coldforge-freeze-{os.getuid()}-{digest}.lock"
-
-    def tell() -> None:
-        click.echo(f"coldforge: another freeze writes {place}; waiting for it ...", err=True)
-
+    parent = (folder or GENERATED).parent
     try:
-        with exclusive(path, tell):
-            yield
+        parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        if error.filename != str(path):
-            raise
-        raise ColdforgeError(f"cannot lock {path}: {error.strerror or error}") from error
+        raise ColdforgeError(f"cannot open {parent}: {error.strerror or error}") from error
+    try:
+        _lock(handle, parent)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, folder: Path) -> None:
+    """Waits for the lock of an open folder, which ends with the process or when it is closed."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        click.echo(f"coldforge: another freeze writes in {folder}; waiting for it ...", err=True)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:  # ENOLCK, ENOTSUP: as it was without a lock
+        return
 
 
 def _check_options(package: str | None, out: str | None, bundle: str | None, of_packages: bool) -> None:
