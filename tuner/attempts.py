@@ -38,6 +38,7 @@ DEATHS = 2
 # A tuner that says nothing for so long (stopped, or on another machine and dead) keeps others from nothing.
 _QUIET_S = 120.0
 _LOCK_TRIES, _LOCK_EVERY_S = 500, 0.001
+_FINALS_EVERY_S = 0.2
 # Whether a tuner on another machine lives is unknown; after a day without a word it does not.
 _FOREIGN_S = 24 * 3600.0
 
@@ -178,9 +179,23 @@ class Attempts:
                 _cut(path, left)
         return tuple(sorted(key for key, count in deaths.items() if count >= DEATHS))
 
-    def finals(self) -> contextlib.AbstractContextManager[None]:
-        """Waits for nobody."""
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def finals(self) -> Iterator[None]:
+        """Around the finals, of one tuner at a time: on one machine those of two would disturb each other,
+        and each would have a winner of its own.
+
+        Raises:
+            ColdforgeError: the folder cannot be written.
+        """
+        path = self.folder.with_name(f"{self.folder.name}.finals")
+        with self._reporting():
+            handle = _alone_on(path)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            os.close(handle)
 
     def close(self) -> None:
         """Takes this tuner's record back: it ended in good order. May be called again."""
@@ -237,6 +252,28 @@ def _locked(folder: Path) -> Iterator[None]:
                 break
         yield
     finally:
+        os.close(handle)
+
+
+def _alone_on(path: Path) -> int:
+    """An open file that no other process has locked, once that is so. Who has it may remove it: then it is
+    another one that the next one finds there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            time.sleep(_FINALS_EVERY_S)
+            continue
+        except OSError:  # a file system without locks
+            return handle
+        try:
+            if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                return handle
+        except FileNotFoundError:
+            pass
         os.close(handle)
 
 

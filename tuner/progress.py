@@ -29,7 +29,8 @@ class Snapshot:
     """One moment of a run.
 
     Attributes:
-        phase: ``compiling``, ``timing`` (which verifies too) or ``finals``.
+        phase: ``compiling``, ``timing`` (which verifies too), ``waiting`` (for what others are at) or
+            ``finals``.
         done, total: finished configs of the study, and how many it will have.
         added: finished in this run, which began ``seconds`` ago.
         compiled, measured: compiled in this run, and judged by the device.

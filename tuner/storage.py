@@ -53,7 +53,7 @@ def open_storage(url: str | None, home: Path, *, create: bool = True) -> BaseSto
         ColdforgeError: the database cannot be opened otherwise.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    place = storage_url(url or default_url(home))
+    place = storage_url(default_url(home) if url is None else url)
     shown = shown_url(place)
     if place.get_backend_name() != "sqlite":
         return _opened(lambda: _shared(place, create), shown)
@@ -184,7 +184,7 @@ def _opened(make: Callable[[], BaseStorage | None], shown: str) -> BaseStorage |
             return make()
         except ImportError as error:
             hint = "; pip install 'coldforge[postgres]'" if shown.startswith("postgresql:") else ""
-            why = f"its database driver is not installed ({_first_line(error)}){hint}"
+            why = f"it needs packages that are not installed ({_first_line(error)}){hint}"
             raise InputError(f"storage {shown}: {why}") from None
         except (sqlalchemy.exc.NoSuchModuleError, sqlalchemy.exc.ArgumentError) as error:
             raise InputError(f"storage {shown}: {_first_line(error)}") from None

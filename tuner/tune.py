@@ -101,6 +101,8 @@ class Tuner:
             self._search_all()
             if not self.options.finals:
                 return "ok"
+            if self._elsewhere.claims is not None:
+                self._show("waiting")
             with self._tools.record.finals():
                 self._catch_up()
                 if self._standing.best is None:
@@ -380,8 +382,10 @@ class Tuner:
         self.accounts.state(self._stream.running is not None, compiling)
 
     def _show(self, phase: str = "") -> None:
+        idle = "compiling" if len(self._stream) else "waiting"
+        own = idle if self._stream.running is None else "timing"
         snapshot = Snapshot(
-            phase=phase or ("compiling" if self._stream.running is None else "timing"),
+            phase=phase or own,
             **(self._standing.progress(self.options.trials, len(self.feasible)) | self.accounts.progress),
             seconds=self.seconds,
             budget_s=self.options.time_budget_s,

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -284,3 +285,33 @@ def test_a_file_that_was_cut_down_is_read_anew(tmp_path: Path, shorter: bool) ->
         )
         path.with_suffix(".new").rename(path)
     assert own.claims() == (frozenset() if shorter else {GOOD})
+
+
+def test_finals_are_of_one_tuner_at_a_time(tmp_path: Path) -> None:
+    order: list[str] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with Attempts(tmp_path, STUDY).finals():
+            order.append("first")
+            entered.set()
+            leave.wait(30.0)
+            order.append("first is done")
+
+    def second() -> None:
+        with Attempts(tmp_path, STUDY).finals():
+            order.append("second")
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    threads[0].start()
+    assert entered.wait(30.0)
+    threads[1].start()
+    threads[1].join(1.0)
+    assert threads[1].is_alive()
+    with Attempts(tmp_path, "another study").finals():  # waits for nobody
+        order.append("another")
+    leave.set()
+    for thread in threads:
+        thread.join(30.0)
+    assert order == ["first", "another", "first is done", "second"]
+    assert not list(tmp_path.rglob("*.finals"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy
 import sqlalchemy.exc
 from coldforge.codegen.errors import ColdforgeError
 from coldforge.tuner.attempts import DEATHS
@@ -352,3 +353,19 @@ def test_what_the_database_refuses_is_not_tried_again() -> None:
     patience = Patience("there", 60.0, lambda line: None)
     with pytest.raises(sqlalchemy.exc.ProgrammingError):
         patience(lambda: (_ for _ in ()).throw(sqlalchemy.exc.ProgrammingError("x", {}, Exception("y"))))
+
+
+def test_a_study_is_in_progress_until_a_silent_workers_config_is_given_to_others(bench: Bench) -> None:
+    ledger = Ledger(bench.storage, bench.study.of_optuna._study_id, "me")
+    assert not ledger.in_progress
+    worker = bench.worker()
+    assert worker.claim(KEYS[0])
+    worker._pulse.stop()
+    for silent_s, expected in ((70, True), (100, False)):  # of a grace of 60
+        ago = {
+            "sqlite": f"datetime('now', '-{silent_s} seconds')",
+            "postgresql": f"now() - interval '{silent_s} seconds'",
+        }[bench.storage.engine.dialect.name]
+        with bench.storage.engine.begin() as connection:
+            connection.execute(sqlalchemy.text(f"UPDATE trial_heartbeats SET heartbeat = {ago}"))
+        assert ledger.in_progress is expected

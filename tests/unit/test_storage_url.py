@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from coldforge.codegen.errors import InputError
+from coldforge.tuner.cli import run
 from coldforge.tuner.shared.url import shown_url, storage_url
 
 SECRET = "s3cret-Pa55word"
@@ -52,3 +55,13 @@ def test_a_malformed_url_is_refused_without_its_password(text: str) -> None:
 
 def test_the_password_of_another_database_is_masked() -> None:
     assert SECRET not in shown_url(storage_url(f"mysql+pymysql://u:{SECRET}@h/d", {}))
+
+
+@pytest.mark.parametrize("command", ["tune conv2d_mish --target cpu --trials 1", "show", "worker"])
+def test_an_empty_url_is_none(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path / "home"))
+    assert run([*command.split(), "--storage", ""]) == 2
+    assert "storage URL '' is malformed" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.db"))

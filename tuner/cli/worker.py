@@ -81,7 +81,10 @@ def command(
     if as_json:
         print_json(run)
     else:
-        click.echo(f"{run['status']}: {run['added']} configs of {run['study']}, which has {run['finished']}")
+        missing = "" if run["finals_held"] else "; its finals are held by coldforge tune"
+        click.echo(
+            f"{run['status']}: {run['added']} configs of {run['study']}, which has {run['finished']}{missing}"
+        )
     return 0 if run["status"] == "ok" else 1
 
 
@@ -133,7 +136,9 @@ def _said(status: str, study: Study, tuner: Tuner) -> dict[str, Any]:
     about = study.about
     where = {"operator": about["operator"], "target": about["target"]["kind"]}
     where |= {"device": about["target"]["device"], "workload": about["workload"], "study": study.name}
-    return {"status": status, **where, **tuner.numbers()}
+    numbers = tuner.numbers()
+    finals_held = study.winner_is_current(numbers["finished"])
+    return {"status": status, **where, "finals_held": finals_held, **numbers}
 
 
 def _tell_of_another(own: Study, joined: Study, target: Target) -> None:

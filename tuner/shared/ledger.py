@@ -29,6 +29,8 @@ KEY, WORKER, BEGUN = "coldforge:key", "coldforge:worker", "coldforge:begun"
 _FIXED = "fixed_params"  # as Optuna's `enqueue_trial` has it
 _LOCKS = 0x636F6C64
 """The class of our advisory locks: one for each study, held while its finals are."""
+_SWEPT = 1.5
+"""After so many times the grace a silent worker's config has been given to another one, if any lives."""
 _COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 _Attribute, _Trial = models.TrialSystemAttributeModel, models.TrialModel
 
@@ -191,7 +193,9 @@ class Ledger:
 
     @property
     def in_progress(self) -> bool:
-        """Whether a worker that lives is at a config, or somebody holds the finals."""
+        """Whether a worker that lives is at a config, or somebody holds the finals. A worker that was heard
+        just now counts as one: until its config is another's to try, those that live wait for it in silence.
+        """
         beats = models.TrialHeartbeatModel
         last = (
             sqlalchemy.select(sqlalchemy.func.max(beats.heartbeat), sqlalchemy.func.current_timestamp())
@@ -205,7 +209,7 @@ class Ledger:
             if heard is None:
                 return False
             now = datetime.fromisoformat(now) if isinstance(now, str) else now
-            return (now.replace(tzinfo=None) - heard).total_seconds() <= self._storage.grace_s
+            return (now.replace(tzinfo=None) - heard).total_seconds() <= _SWEPT * self._storage.grace_s
 
         return self._storage.patience(step) or self.finals_held_now
 
