@@ -293,10 +293,9 @@ class Tuner:
         the total."""
         if self._judged:  # the study does not hold yet what is known here
             return
-        if self._tools.record.binding:  # what is known here may be old: a claim tells
-            if len(self._stream) and self._clock() - self._looked < _WAIT_FOR_OTHERS_S:
-                return
-            self._give_up_suspects()
+        binding = self._tools.record.binding
+        if binding and len(self._stream) and self._clock() - self._looked < _WAIT_FOR_OTHERS_S:
+            return  # what is known here may be old: a claim tells
         with self.accounts.phase("look"):
             departed = self._elsewhere.ask()
             due = departed or self._look_due
@@ -306,6 +305,8 @@ class Tuner:
             self._elsewhere.leave()
         if due:
             self._withdraw(self._stream.withdraw_last(-(self._left() or 0)))
+        if binding:
+            self._give_up_suspects()
 
     def _catch_up(self) -> None:
         self._looked = self._clock()
@@ -314,6 +315,7 @@ class Tuner:
             running = self._stream.running
             gone = self._search.learn(trials, keep=None if running is None else running.index)
             self._stream.withdraw(lambda flight: flight.index in gone)
+            self._judged = deque(one for one in self._judged if one[0].index not in gone)
             self._elsewhere.forget(gone)
 
     def _withdraw(self, indices: list[int]) -> None:
@@ -330,13 +332,27 @@ class Tuner:
     def _give_up_suspects(self) -> None:
         """Records configs that tuners died of, which are not tried again."""
         suspects = self._tools.record.suspects(self._standing.finished)
+        suspects = [key for key in suspects if self.feasible.index_of_key(key) is not None]
         if not suspects:
             return
+        self._catch_up()  # another one that saw them may have recorded them
         for key in suspects:
-            free = self._tools.record.binding or self._tools.record.claim(key)
-            if free and (index := self._elsewhere.asked_for(key)) is not None:
-                point = self.feasible.points[index]
-                self._judged.append((Flight(index, 0, point, None), given_up(point)))
+            if key not in self._standing.seen and self._may_give_up(key):
+                index = self._elsewhere.asked_for(key)
+                if index is not None:
+                    point = self.feasible.points[index]
+                    self._judged.append((Flight(index, 0, point, None), given_up(point)))
+
+    def _may_give_up(self, key: str) -> bool:
+        """Whether a config that tuners died of is nobody else's. A refusal because somebody departed says
+        nothing of that: what it finished is read, and the claim made again."""
+        record = self._tools.record
+        while not (record.binding or record.claim(key)):
+            if not record.departed:
+                return False
+            self._elsewhere.ask()
+            self._catch_up()
+        return True
 
     def _commit(self) -> None:
         """Stores the first of the judged configs."""

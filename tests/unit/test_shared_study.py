@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from coldforge.tuner import study as study_module
+from coldforge.tuner.known import given_up
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.study import Study
-from coldforge.tuner.tools import Terms
+from coldforge.tuner.tools import NO_TERMS, Terms
 from optuna.trial import FrozenTrial
 from pretend import Bench
 
@@ -230,6 +231,44 @@ def test_what_is_given_up_elsewhere_is_recorded_once(bench: Bench) -> None:
     crashed = [r for r in bench.study.results() if r.outcome is TrialOutcome.CRASH]
     assert [f"{r.template}:" + ",".join(f"{n}={v}" for n, v in r.config.items()) for r in crashed] == [bad]
     assert crashed[0].reason == "the tuner ended twice while it ran"
+
+
+def test_what_two_give_up_at_once_is_recorded_once(bench: Bench) -> None:
+    """Both see that a config is deadly; the other one stores it before this one looks."""
+    feasible = bench.plan.feasible()
+    bench.record.binding = True
+    bad = feasible.points[200]
+
+    def before(number: int) -> None:
+        if number == 4:
+            bench.study.record(bad, given_up(bad), feasible.distributions_of(200))
+            bench.record.suspected = (bad.key,)
+
+    bench.worker.before, bench.worker.seconds = before, 1.0
+    assert bench.tune(trials=20, sampler="exhaustive") == "ok"
+    assert len(bench.keys()) == len(set(bench.keys())) == 20
+    assert bad.key not in bench.worker.measured
+
+
+def test_a_deadly_config_is_given_up_although_another_one_departs(bench: Bench) -> None:
+    """Then a claim is refused whosever the config is, and it would be tried a third time."""
+    record, asked = bench.record, []
+    bad = bench.plan.feasible().points[3].key
+    record.suspected = (bad,)
+
+    def claims() -> None:
+        asked.append(bench.world.now)
+        record.departed = len(asked) == 1  # somebody ends right after the first question
+
+    def claim(key: str, terms: Terms = NO_TERMS) -> bool:
+        if not record.departed:
+            record.claimed.append(key)
+        return not record.departed
+
+    record.others, record.claim = claims, claim
+    assert bench.tune(trials=10, sampler="exhaustive") == "ok"
+    assert bad not in bench.worker.measured
+    assert len(bench.keys()) == 10
 
 
 def test_a_worker_leaves_the_finals_to_others(bench: Bench) -> None:
