@@ -81,7 +81,10 @@ class Attempts:
         return self._claimed_elsewhere() if live else None
 
     def _claimed_elsewhere(self) -> frozenset[str]:
-        return frozenset().union(*(notes.claimed() for notes in self._notes.values()))
+        """Also notes who departed since the files were listed: what it claimed is not known any more."""
+        found = [notes.claimed() for notes in self._notes.values()]
+        self.departed |= None in found
+        return frozenset().union(*(claimed for claimed in found if claimed is not None))
 
     def _others(self) -> list[Path]:
         """The files of other live tuners."""
@@ -110,11 +113,11 @@ class Attempts:
             with _locked(self.folder):
                 live = self._others()
                 self.departed = not self._notes.keys() <= set(live)
+                self._notes |= {path: ClaimNotes(path) for path in live if path not in self._notes}
+                others = self._claimed_elsewhere()
                 if self.departed:
                     self.full = False
                     return False
-                self._notes |= {path: ClaimNotes(path) for path in live if path not in self._notes}
-                others = self._claimed_elsewhere()
                 at_work = (others | self._claimed) - set(terms.finished)
                 self.full = terms.left is not None and len(at_work) >= terms.left
                 if self.full or point_key in others:

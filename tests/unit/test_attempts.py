@@ -257,6 +257,30 @@ def test_after_another_one_ended_nothing_is_claimed_before_the_study_is_read(tmp
     assert not own.departed
 
 
+def test_one_that_ends_while_it_is_listed_has_departed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing of the files and the reading of its own: what it claimed there is not known."""
+    own = Attempts(tmp_path, STUDY)
+    path = _write(tmp_path, {"claim": GOOD})
+    assert own.claims() == {GOOD}
+    with path.open("a") as file:
+        file.write(json.dumps({"claim": BAD}) + "\n")
+    listed = own._others
+
+    def others() -> list[Path]:
+        found = listed()
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(own, "_others", others)
+    assert not own.claim(BAD, Terms(left=1))
+    assert (own.departed, own.full) == (True, False)
+    assert own.claims() is None
+    assert own.departed
+    assert own.claim(BAD)
+
+
 def test_a_file_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:
     path = _write(tmp_path, {"claim": BAD}, {"claim": GOOD})
     own = Attempts(tmp_path, STUDY)
