@@ -39,6 +39,8 @@ from .tools import Job
 
 _LOOK_EVERY_S = 1.0
 _WAIT_FOR_OTHERS_S = 0.2
+_FULL_AGAIN = 2
+"""So many times it is asked again at once where there are too many configs and nobody is seen to be at one."""
 
 
 class Tuner:
@@ -66,6 +68,7 @@ class Tuner:
         self._standing = Standing(options.spill_limit_bytes)
         self._shortcuts = Shortcuts(plan, feasible.defaults, options.spill_limit_bytes, self.accounts.counts)
         self._asked, self._reason, self._mark = 0, "", str(own_mark())
+        self._full = 0  # refusals of that kind in a row, with nobody at work
         self._intake = Intake(study, self._standing, self._mark, self._shortcuts.known.learn)
         stored = self._intake.take_in()
         salt = options.salt or (() if claims is None else (os.getpid(),))
@@ -226,7 +229,7 @@ class Tuner:
         if not claimed:  # it costs nothing here, and is known soon
             self._refused(index)
             return True
-        self._asked += 1
+        self._asked, self._full = self._asked + 1, 0
         try:
             with self.accounts.phase("render"):
                 source = self.plan.source(point)
@@ -243,6 +246,9 @@ class Tuner:
             self._search.withdraw(index)
             self._full_until = self._clock() + _LOOK_EVERY_S
             self._look()  # perhaps all that is left is under way elsewhere
+            self._full = 0 if self._elsewhere.busy else self._full + 1
+            if 0 < self._full <= _FULL_AGAIN:  # or was, and was given back before the look
+                self._full_until = self._clock()
         else:
             self._elsewhere.keep(index)
 

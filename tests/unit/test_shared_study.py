@@ -211,6 +211,25 @@ def test_a_study_that_is_full_ends_the_search(bench: Bench) -> None:
     assert len(asked) <= 5 + 1 + bench.world.now
 
 
+def test_what_is_given_back_after_a_refusal_is_tried(bench: Bench) -> None:
+    """Another one is at the last config when this one claims it, and gives it back before this one looks."""
+    record, refused = bench.record, []
+    record.binding = True
+    claim_it = record.claim
+
+    def claim(key: str, terms: Terms) -> bool:
+        record.full = len(record.claimed) == 9 and not refused
+        if record.full:
+            refused.append(key)
+        return not record.full and claim_it(key, terms)
+
+    record.claim = claim
+    bench.worker.seconds = 0.1
+    assert bench.tune(trials=10, sampler="exhaustive") == "ok"
+    assert refused
+    assert len(bench.keys()) == 10
+
+
 def test_what_was_given_back_comes_first(bench: Bench) -> None:
     feasible = bench.plan.feasible()
     bench.record.binding = True
