@@ -37,6 +37,8 @@ DEATHS = 2
 """So many tuners must have died on a config before it is given up."""
 # A tuner that says nothing for so long (stopped, or on another machine and dead) keeps others from nothing.
 _QUIET_S = 120.0
+# So often one says that it lives where it has nothing else to say.
+_BEAT_S = 20.0
 _LOCK_TRIES, _LOCK_EVERY_S = 500, 0.001
 # Whether a tuner on another machine lives is unknown; after a day without a word it does not.
 _FOREIGN_S = 24 * 3600.0
@@ -56,7 +58,7 @@ class Attempts:
     def __init__(self, home: Path, study_name: str) -> None:
         self.folder = home / "attempts" / quote(study_name, safe="+")
         self._own = self.folder / f"{own_mark()}.jsonl"
-        self._handle = -1
+        self._handle, self._spoke = -1, 0.0
         self._claimed: set[str] = set()
         self._notes: dict[Path, ClaimNotes] = {}  # of the others that were seen since the last `claims`
         self.full = self.departed = False
@@ -159,6 +161,20 @@ class Attempts:
         line = json.dumps({word: point_key}).encode() + b"\n"
         if os.write(self._handle, line) != len(line):
             raise ColdforgeError(f"cannot write {self._own}: no space left on device")
+        self._spoke = time.monotonic()
+
+    def beat(self) -> float | None:
+        """Touches the file, if it is time to: what is compiled or runs for long must not look like a tuner
+        that was stopped, whose configs others take."""
+        if self._handle < 0:
+            return None
+        silent_s = time.monotonic() - self._spoke
+        if silent_s < _BEAT_S:
+            return _BEAT_S - silent_s
+        self._spoke = time.monotonic()
+        with contextlib.suppress(OSError):  # at worst others take what is claimed
+            os.utime(self._handle)
+        return _BEAT_S
 
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """The configs that at least two tuners, now dead, had begun and that have no finished trial, sorted.

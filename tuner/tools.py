@@ -174,6 +174,11 @@ class Record(Protocol):
         """Notes that a point is about to run."""
         ...
 
+    def beat(self) -> float | None:
+        """Says, if it is time to, that this tuner lives; seconds until it is to be called again, None when it
+        need not be."""
+        ...
+
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """The points not to be tried again."""
         ...
@@ -205,6 +210,10 @@ class NoRecord:
 
     def begin(self, point_key: str) -> None:
         """Forgets it."""
+
+    def beat(self) -> float | None:
+        """Nobody listens."""
+        return None
 
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """None."""

@@ -218,6 +218,24 @@ def test_claims_of_the_dead_and_of_the_silent_bind_nobody(tmp_path: Path) -> Non
     own.close()
 
 
+def test_a_tuner_that_is_busy_for_long_is_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Attempts(tmp_path, STUDY)
+    assert own.beat() is None, "nobody listens before the first claim"
+    assert own.claim(GOOD)
+    path = own.folder / f"{own_mark()}.jsonl"
+    old = time.time() - 1000
+    os.utime(path, (old, old))
+    rest_s = own.beat()
+    assert rest_s is not None
+    assert 0 < rest_s < 60
+    assert path.stat().st_mtime == pytest.approx(old), "it has just said something"
+    later = time.monotonic() + rest_s
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert own.beat() == pytest.approx(rest_s, abs=1.0)
+    assert path.stat().st_mtime > old + 900
+    own.close()
+
+
 def test_a_claim_is_no_attempt(tmp_path: Path) -> None:
     for pid in (NOBODY.pid, NOBODY.pid + 1):
         _write(tmp_path, {"claim": BAD}, mark=replace(NOBODY, pid=pid))

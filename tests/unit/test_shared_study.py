@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,41 @@ def test_what_is_given_back_after_a_refusal_is_tried(bench: Bench) -> None:
     assert bench.tune(trials=10, sampler="exhaustive") == "ok"
     assert refused
     assert len(bench.keys()) == 10
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_others_took_during_a_silence_is_left_to_them(bench: Bench, alone: bool) -> None:
+    """This run stood still; what it had queued is under way elsewhere when it goes on."""
+    taken: set[str] = set()
+    running: list[str] = []
+
+    def stop(number: int) -> None:
+        if number == 3:
+            bench.world.now += 500.0
+            running.append(bench.record.begun[-1])
+            taken.update({*bench.record.claimed} - {*bench.worker.measured, *running})
+
+    bench.record.others = lambda: None if alone and not taken else frozenset(taken)
+    bench.worker.before = stop
+    bench.compiler.seconds, bench.worker.seconds = 0.01, 1.0
+    bench.tune(trials=40, jobs=2, sampler="exhaustive", finals=False, time_budget_s=520.0)
+    assert len(taken) > 1
+    assert len(bench.worker.measured) > 10
+    assert not taken & {*bench.worker.measured}
+    assert not taken & {*bench.record.claimed}, "and given back, should they leave it"
+
+
+def test_it_is_said_now_and_then_that_a_busy_run_lives(bench: Bench) -> None:
+    beats: list[float] = []
+
+    def beat() -> float:
+        beats.append(bench.world.now)
+        return 20.0
+
+    bench.record.beat = beat
+    bench.compiler.seconds, bench.worker.seconds = 100.0, 300.0
+    bench.tune(trials=3, finals=False)
+    assert max(after - before for before, after in pairwise([0.0, *beats, bench.world.now])) <= 20.0
 
 
 def test_what_was_given_back_comes_first(bench: Bench) -> None:
