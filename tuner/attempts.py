@@ -120,7 +120,7 @@ class Attempts:
                 if self.departed:
                     self.full = False
                     return False
-                at_work = (others | self._claimed) - set(terms.finished)
+                at_work = ((others - set(terms.admitted)) | self._claimed) - set(terms.finished)
                 self.full = terms.left is not None and len(at_work) >= terms.left
                 if self.full or point_key in others:
                     return False

@@ -258,6 +258,16 @@ def test_tuners_together_claim_no_more_than_are_wanted(tmp_path: Path) -> None:
     assert attempts.claim(GOOD, Terms(finished=finished))
 
 
+def test_what_others_left_out_is_not_under_way(tmp_path: Path) -> None:
+    """A stricter spill limit made short work of it there; it claims it as long as it lives."""
+    attempts = Attempts(tmp_path, STUDY)
+    _write(tmp_path, {"claim": BAD})
+    assert not attempts.claim(GOOD, Terms(left=1))
+    assert attempts.claim(GOOD, Terms(left=1, admitted={BAD, GOOD}))
+    assert not attempts.claim("direct:TILE=3", Terms(left=1, admitted={BAD, GOOD})), "this one is at GOOD"
+    attempts.close()
+
+
 def test_after_another_one_ended_nothing_is_claimed_before_the_study_is_read(tmp_path: Path) -> None:
     """Its file is gone, and with it what it finished last, which may be the very config."""
     own = Attempts(tmp_path, STUDY)
