@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def test_beside_another_one_the_study_is_not_read_at_each_step(bench: Bench) -> 
     reads: list[float] = []
     search_all = Study.trials_beside
 
-    def counted(study: Study, known: Container[int]) -> list[FrozenTrial]:
+    def counted(study: Study, known: Collection[int]) -> list[FrozenTrial]:
         reads.append(bench.world.now)
         return search_all(study, known)
 
