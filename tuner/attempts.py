@@ -37,6 +37,8 @@ DEATHS = 2
 """So many tuners must have died on a config before it is given up."""
 # A tuner that says nothing for so long (stopped, or on another machine and dead) keeps others from nothing.
 _QUIET_S = 120.0
+# So often one says that it lives where it has nothing else to say.
+_BEAT_S = 20.0
 _LOCK_TRIES, _LOCK_EVERY_S = 500, 0.001
 _FINALS_EVERY_S = 0.2
 # Whether a tuner on another machine lives is unknown; after a day without a word it does not.
@@ -57,7 +59,7 @@ class Attempts:
     def __init__(self, home: Path, study_name: str) -> None:
         self.folder = home / "attempts" / quote(study_name, safe="+")
         self._own = self.folder / f"{own_mark()}.jsonl"
-        self._handle = -1
+        self._handle, self._spoke = -1, 0.0
         self._claimed: set[str] = set()
         self._notes: dict[Path, ClaimNotes] = {}  # of the others that were seen since the last `claims`
         self.full = self.departed = False
@@ -82,7 +84,10 @@ class Attempts:
         return self._claimed_elsewhere() if live else None
 
     def _claimed_elsewhere(self) -> frozenset[str]:
-        return frozenset().union(*(notes.claimed() for notes in self._notes.values()))
+        """Also notes who departed since the files were listed: what it claimed is not known any more."""
+        found = [notes.claimed() for notes in self._notes.values()]
+        self.departed |= None in found
+        return frozenset().union(*(claimed for claimed in found if claimed is not None))
 
     def _others(self) -> list[Path]:
         """The files of other live tuners."""
@@ -111,12 +116,12 @@ class Attempts:
             with _locked(self.folder):
                 live = self._others()
                 self.departed = not self._notes.keys() <= set(live)
+                self._notes |= {path: ClaimNotes(path) for path in live if path not in self._notes}
+                others = self._claimed_elsewhere()
                 if self.departed:
                     self.full = False
                     return False
-                self._notes |= {path: ClaimNotes(path) for path in live if path not in self._notes}
-                others = self._claimed_elsewhere()
-                at_work = (others | self._claimed) - set(terms.finished)
+                at_work = ((others - set(terms.admitted)) | self._claimed) - set(terms.finished)
                 self.full = terms.left is not None and len(at_work) >= terms.left
                 if self.full or point_key in others:
                     return False
@@ -157,6 +162,20 @@ class Attempts:
         line = json.dumps({word: point_key}).encode() + b"\n"
         if os.write(self._handle, line) != len(line):
             raise ColdforgeError(f"cannot write {self._own}: no space left on device")
+        self._spoke = time.monotonic()
+
+    def beat(self) -> float | None:
+        """Touches the file, if it is time to: what is compiled or runs for long must not look like a tuner
+        that was stopped, whose configs others take."""
+        if self._handle < 0:
+            return None
+        silent_s = time.monotonic() - self._spoke
+        if silent_s < _BEAT_S:
+            return _BEAT_S - silent_s
+        self._spoke = time.monotonic()
+        with contextlib.suppress(OSError):  # at worst others take what is claimed
+            os.utime(self._handle)
+        return _BEAT_S
 
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """The configs that at least two tuners, now dead, had begun and that have no finished trial, sorted.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole trials of Optuna's tables in six statements, for a tuner that reads others' trials all the time.
+"""Whole trials of Optuna's tables in few statements, for a tuner that reads others' trials all the time.
 
 Optuna makes an object of each row first, and parses a parameter's choices twice for each trial: together some
 5 ms for each time that one is read.
@@ -8,7 +8,7 @@ Optuna makes an object of each row first, and parses a parameter's choices twice
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,11 +23,22 @@ _Value, _Step, _Parameter = models.TrialValueModel, models.TrialIntermediateValu
 _User, _System = models.TrialUserAttributeModel, models.TrialSystemAttributeModel
 
 
-def ids_in(session: Session, study_id: int, states: Sequence[TrialState]) -> list[int]:
-    """The ids of a study's trials in these states, in order."""
+def ids_in(
+    session: Session, study_id: int, states: Sequence[TrialState], known: Collection[int] = ()
+) -> list[int]:
+    """The ids of a study's trials in these states, in order. Where there are as many as are known none is
+    read: that is the answer nearly always, and thousands of ids take longer than the rest of a look.
+
+    Args:
+        known: ids that are left out, each of a trial of the study that stays in these states.
+    """
     trial = models.TrialModel
-    ids = sqlalchemy.select(trial.trial_id).where(trial.study_id == study_id, trial.state.in_(states))
-    return [*session.execute(ids.order_by(trial.trial_id)).scalars()]
+    those = (trial.study_id == study_id, trial.state.in_(states))
+    count = sqlalchemy.select(sqlalchemy.func.count()).select_from(trial).where(*those)
+    if session.execute(count).scalar_one() == len(known):
+        return []
+    ids = sqlalchemy.select(trial.trial_id).where(*those).order_by(trial.trial_id)
+    return [number for number in session.execute(ids).scalars() if number not in known]
 
 
 def whole_trials(session: Session, ids: Sequence[int]) -> list[FrozenTrial]:

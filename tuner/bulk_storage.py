@@ -10,7 +10,7 @@ Optuna reads each trial that is under way again and again, with all that belongs
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy
@@ -53,15 +53,14 @@ class BulkStorage(RDBStorage):
         session.add(trial)
         return trial
 
-    def finished(self, study_id: int, known: Container[int]) -> list[FrozenTrial]:
+    def finished(self, study_id: int, known: Collection[int]) -> list[FrozenTrial]:
         """The finished trials of a study, in order.
 
         Args:
-            known: ids of trials that are left out.
+            known: ids of finished trials of the study; they are left out.
         """
         with Session(self.engine) as session:
-            unknown = [number for number in ids_in(session, study_id, FINISHED) if number not in known]
-            return whole_trials(session, unknown)
+            return whole_trials(session, ids_in(session, study_id, FINISHED, known))
 
 
 def rows_of(trial: FrozenTrial) -> dict[type, list[dict[str, Any]]]:

@@ -40,8 +40,8 @@ class ClaimNotes:
         self._file, self._read_bytes = file, 0
         self._claimed: set[str] = set()
 
-    def claimed(self) -> set[str]:
-        """What it claims now and does not release; nothing where it is gone. Do not change it.
+    def claimed(self) -> set[str] | None:
+        """What it claims now and does not release; None where it is gone. Do not change it.
 
         Raises:
             ColdforgeError: the file cannot be read.
@@ -55,6 +55,7 @@ class ClaimNotes:
                 self._take_in(stream.read())
         except FileNotFoundError:
             self._begin(file=-1)
+            return None
         except OSError as error:
             raise ColdforgeError(f"cannot read {self._path}: {error.strerror or error}") from error
         return self._claimed

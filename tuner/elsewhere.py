@@ -37,8 +37,12 @@ class Elsewhere:
 
     @property
     def busy(self) -> frozenset[str]:
-        """What they are at."""
-        return (self.claims or frozenset()) - self._standing.seen
+        """What they are at; not what they left out under a stricter spill limit, which they go on claiming
+        where a claim is not taken back when there is a result."""
+        through = self._standing.seen
+        if not self._record.binding:
+            through = through | self._standing.admitted
+        return (self.claims or frozenset()) - through
 
     def ask(self) -> bool:
         """Asks the record; whether somebody departed, so that the study must be read before anything else."""

@@ -76,8 +76,9 @@ class Standing:
         again = self.admitted - self.seen  # the study counts them, this run does not
         known = sum(Point(r.template, r.config).key == key for r in self.results) if key in again else 0
         if trials is None:
-            return Terms(finished=self.finished, known=known)
-        return Terms(trials - len(self.finished), self.finished, trials + len(again), known)
+            return Terms(finished=self.finished, admitted=self.admitted, known=known)
+        left = trials - len(self.finished)
+        return Terms(left, self.finished, self.admitted, limit=trials + len(again), known=known)
 
     def progress(self, trials: int | None, legal: int) -> dict[str, Any]:
         """What a display shows of it.

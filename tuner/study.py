@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
@@ -159,7 +159,7 @@ class Study:
         with reading(f"study {self.name}"):
             return self._study.get_trials(deepcopy=False, states=FINISHED)
 
-    def trials_beside(self, known: Container[int]) -> list[FrozenTrial]:
+    def trials_beside(self, known: Collection[int]) -> list[FrozenTrial]:
         """The finished trials that are not known yet, in order. Do not change them.
 
         Args:

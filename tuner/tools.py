@@ -123,12 +123,14 @@ class Terms:
     Attributes:
         left: how many points it wants beside the finished ones; no limit when None.
         finished: keys of the points that it knows to be finished.
+        admitted: keys of points that others are through with, and that this run may try again.
         limit: how many points may be finished or under way, as the study counts them; no limit when None.
         known: how many results of the point are no reason not to try it again.
     """
 
     left: int | None = None
     finished: Collection[str] = ()
+    admitted: Collection[str] = ()
     limit: int | None = None
     known: int = 0
 
@@ -174,6 +176,11 @@ class Record(Protocol):
         """Notes that a point is about to run."""
         ...
 
+    def beat(self) -> float | None:
+        """Says, if it is time to, that this tuner lives; seconds until it is to be called again, None when it
+        need not be."""
+        ...
+
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """The points not to be tried again."""
         ...
@@ -205,6 +212,10 @@ class NoRecord:
 
     def begin(self, point_key: str) -> None:
         """Forgets it."""
+
+    def beat(self) -> float | None:
+        """Nobody listens."""
+        return None
 
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """None."""

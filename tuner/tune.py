@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 from collections import deque
 from typing import Any
@@ -28,6 +27,7 @@ from .equipment import Equipment, TuneOptions
 from .finals import decide, hold, keep_provisional
 from .intake import Intake
 from .known import Shortcuts, completed, given_up, not_compiled
+from .looks import WAIT_FOR_OTHERS_S, Looks
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
 from .progress import Snapshot
@@ -36,9 +36,6 @@ from .standing import Standing
 from .stream import Flight, Stream
 from .study import RUN_AFTER_ALL, Study
 from .tools import Job
-
-_LOOK_EVERY_S = 1.0
-_WAIT_FOR_OTHERS_S = 0.2
 
 
 class Tuner:
@@ -57,7 +54,7 @@ class Tuner:
         """
         self.plan, self.study, self.options, self.feasible = plan, study, options, feasible
         self._tools, self._guard, self._clock = equipment, equipment.guard, equipment.clock
-        self._started = self._looked = self._full_until = self._clock()
+        self._started = self._clock()
         self.accounts = Accounts(self._clock)
         self.sampler = options.sampler or DEFAULT_SAMPLER
         claims = (
@@ -73,6 +70,8 @@ class Tuner:
         self._search = Search(feasible, factory, stored, options.seed, salt, (*options.first, *liked))
         self._elsewhere = Elsewhere(equipment.record, self._search, self._standing, claims)
         self._stream = Stream(equipment.compiler, equipment.measurer, equipment.wait)
+        parts = (self._elsewhere, self._stream, self._standing)
+        self._looks = Looks(equipment, *parts, options.trials, self._started)
         # Judged and not committed yet; what the device did comes first.
         self._judged: deque[tuple[Flight, TrialResult]] = deque()
         self._provisional: tuple[Job, TrialResult] | None = None  # the best, when this run found it
@@ -160,7 +159,9 @@ class Tuner:
         budget = self.options.time_budget_s
         limits = [] if budget is None or self._out_of_time() else [budget - self.seconds]
         if not len(self._stream) and self._elsewhere.claims is not None:  # what they do wakes nobody here
-            limits.append(_WAIT_FOR_OTHERS_S)
+            limits.append(WAIT_FOR_OTHERS_S)
+        if (beat_s := self._tools.record.beat()) is not None:
+            limits.append(beat_s)
         self._stream.wait(min(limits, default=None))
         return True
 
@@ -192,7 +193,7 @@ class Tuner:
     def _launch(self) -> None:
         """Gives the device its next config; those that need none are judged on the way."""
         while self._stream.ready and self._stream.running is None and not self._out_of_time():
-            if self._judged and self._watchful:
+            if self._judged and self._looks.watchful:
                 return  # what is judged is committed first, then others' work is looked at: none too many
             self._look()
             if not self._stream.ready:
@@ -209,7 +210,7 @@ class Tuner:
 
     def _ask(self) -> bool:
         """Asks for one config and gives it to the compilers, if one is wanted; whether it did."""
-        if not self._stream.has_room or self._out_of_time() or self._clock() < self._full_until:
+        if not self._stream.has_room or self._out_of_time() or self._looks.full:
             return False
         self._look()
         if (left := self._left()) is not None and left <= len(self._elsewhere.busy):
@@ -228,6 +229,7 @@ class Tuner:
         if not claimed:  # it costs nothing here, and is known soon
             self._refused(index)
             return True
+        self._looks.granted()
         self._asked += 1
         try:
             with self.accounts.phase("render"):
@@ -240,11 +242,11 @@ class Tuner:
 
     def _refused(self, index: int) -> None:
         """Takes note that a config is another's, or one too many."""
-        self._looked = -math.inf
+        self._looks.hasten()
         if self._tools.record.full:
             self._search.withdraw(index)
-            self._full_until = self._clock() + _LOOK_EVERY_S
             self._look()  # perhaps all that is left is under way elsewhere
+            self._looks.refused()
         else:
             self._elsewhere.keep(index)
 
@@ -265,57 +267,42 @@ class Tuner:
             return True
         return (left is None or left > 0) and bool(self._elsewhere.busy)
 
-    @property
-    def _near_end(self) -> bool:
-        trials = self.options.trials
-        return trials is not None and trials - len(self._standing.finished) <= 2 * self._stream.window
-
-    @property
-    def _watchful(self) -> bool:
-        """Whether the next config may begin only when what others did is known: where claims are not binding,
-        when few are left to do, and beside others when this run was silent so long that they may have taken
-        what it claimed."""
-        if self._tools.record.binding:
-            return False
-        late = self._elsewhere.claims is not None and self._clock() - self._looked >= _LOOK_EVERY_S
-        return late or self._near_end
-
-    @property
-    def _look_due(self) -> bool:
-        """Whether the study is to be read again."""
-        since_s = self._clock() - self._looked
-        if self._elsewhere.quiet and not self._near_end:
-            return since_s >= _LOOK_EVERY_S
-        binding = self._tools.record.binding
-        return since_s >= _WAIT_FOR_OTHERS_S or not len(self._stream) or (self._near_end and not binding)
-
     def _look(self) -> None:
         """Takes in, now and then, what other runs on this study stored, so that they share the work; where
         claims are not binding, before each step when few are left to do, so that together they do not exceed
         the total."""
         if self._judged:  # the study does not hold yet what is known here
             return
-        if self._tools.record.binding:  # what is known here may be old: a claim tells
-            if len(self._stream) and self._clock() - self._looked < _WAIT_FOR_OTHERS_S:
-                return
-            self._give_up_suspects()
+        if self._looks.spared:
+            return
+        binding = self._tools.record.binding
         with self.accounts.phase("look"):
             departed = self._elsewhere.ask()
-            due = departed or self._look_due
+            if not binding:
+                self._leave_taken()
+            due = departed or self._looks.due
             if due:
                 self._catch_up()
                 self._elsewhere.free()
             self._elsewhere.leave()
         if due:
             self._withdraw(self._stream.withdraw_last(-(self._left() or 0)))
+        if binding:
+            self._give_up_suspects()
+
+    def _leave_taken(self) -> None:
+        """Leaves to others what they took over while this run was silent; only they try it."""
+        busy = self._elsewhere.busy
+        self._withdraw(self._stream.withdraw(lambda flight: flight.point.key in busy))
 
     def _catch_up(self) -> None:
-        self._looked = self._clock()
+        self._looks.note()
         trials = self._intake.take_in()
         if trials:
             running = self._stream.running
             gone = self._search.learn(trials, keep=None if running is None else running.index)
             self._stream.withdraw(lambda flight: flight.index in gone)
+            self._judged = deque(one for one in self._judged if one[0].index not in gone)
             self._elsewhere.forget(gone)
 
     def _withdraw(self, indices: list[int]) -> None:
@@ -332,13 +319,27 @@ class Tuner:
     def _give_up_suspects(self) -> None:
         """Records configs that tuners died of, which are not tried again."""
         suspects = self._tools.record.suspects(self._standing.finished)
+        suspects = [key for key in suspects if self.feasible.index_of_key(key) is not None]
         if not suspects:
             return
+        self._catch_up()  # another one that saw them may have recorded them
         for key in suspects:
-            free = self._tools.record.binding or self._tools.record.claim(key)
-            if free and (index := self._elsewhere.asked_for(key)) is not None:
-                point = self.feasible.points[index]
-                self._judged.append((Flight(index, 0, point, None), given_up(point)))
+            if key not in self._standing.seen and self._may_give_up(key):
+                index = self._elsewhere.asked_for(key)
+                if index is not None:
+                    point = self.feasible.points[index]
+                    self._judged.append((Flight(index, 0, point, None), given_up(point)))
+
+    def _may_give_up(self, key: str) -> bool:
+        """Whether a config that tuners died of is nobody else's. A refusal because somebody departed says
+        nothing of that: what it finished is read, and the claim made again."""
+        record = self._tools.record
+        while not (record.binding or record.claim(key)):
+            if not record.departed:
+                return False
+            self._elsewhere.ask()
+            self._catch_up()
+        return True
 
     def _commit(self) -> None:
         """Stores the first of the judged configs."""

@@ -261,6 +261,9 @@ class PretendRecord:
     def begin(self, point_key: str) -> None:
         self.begun.append(point_key)
 
+    def beat(self) -> float | None:
+        return None
+
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         return tuple(key for key in self.suspected if key not in finished)
 

@@ -219,6 +219,24 @@ def test_claims_of_the_dead_and_of_the_silent_bind_nobody(tmp_path: Path) -> Non
     own.close()
 
 
+def test_a_tuner_that_is_busy_for_long_is_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Attempts(tmp_path, STUDY)
+    assert own.beat() is None, "nobody listens before the first claim"
+    assert own.claim(GOOD)
+    path = own.folder / f"{own_mark()}.jsonl"
+    old = time.time() - 1000
+    os.utime(path, (old, old))
+    rest_s = own.beat()
+    assert rest_s is not None
+    assert 0 < rest_s < 60
+    assert path.stat().st_mtime == pytest.approx(old), "it has just said something"
+    later = time.monotonic() + rest_s
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert own.beat() == pytest.approx(rest_s, abs=1.0)
+    assert path.stat().st_mtime > old + 900
+    own.close()
+
+
 def test_a_claim_is_no_attempt(tmp_path: Path) -> None:
     for pid in (NOBODY.pid, NOBODY.pid + 1):
         _write(tmp_path, {"claim": BAD}, mark=replace(NOBODY, pid=pid))
@@ -241,6 +259,16 @@ def test_tuners_together_claim_no_more_than_are_wanted(tmp_path: Path) -> None:
     assert attempts.claim(GOOD, Terms(finished=finished))
 
 
+def test_what_others_left_out_is_not_under_way(tmp_path: Path) -> None:
+    """A stricter spill limit made short work of it there; it claims it as long as it lives."""
+    attempts = Attempts(tmp_path, STUDY)
+    _write(tmp_path, {"claim": BAD})
+    assert not attempts.claim(GOOD, Terms(left=1))
+    assert attempts.claim(GOOD, Terms(left=1, admitted={BAD, GOOD}))
+    assert not attempts.claim("direct:TILE=3", Terms(left=1, admitted={BAD, GOOD})), "this one is at GOOD"
+    attempts.close()
+
+
 def test_after_another_one_ended_nothing_is_claimed_before_the_study_is_read(tmp_path: Path) -> None:
     """Its file is gone, and with it what it finished last, which may be the very config."""
     own = Attempts(tmp_path, STUDY)
@@ -256,6 +284,30 @@ def test_after_another_one_ended_nothing_is_claimed_before_the_study_is_read(tmp
     assert own.claim(BAD)
     assert own.claims() is None
     assert not own.departed
+
+
+def test_one_that_ends_while_it_is_listed_has_departed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing of the files and the reading of its own: what it claimed there is not known."""
+    own = Attempts(tmp_path, STUDY)
+    path = _write(tmp_path, {"claim": GOOD})
+    assert own.claims() == {GOOD}
+    with path.open("a") as file:
+        file.write(json.dumps({"claim": BAD}) + "\n")
+    listed = own._others
+
+    def others() -> list[Path]:
+        found = listed()
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(own, "_others", others)
+    assert not own.claim(BAD, Terms(left=1))
+    assert (own.departed, own.full) == (True, False)
+    assert own.claims() is None
+    assert own.departed
+    assert own.claim(BAD)
 
 
 def test_a_file_is_read_on_from_where_it_was_read_to(tmp_path: Path) -> None:

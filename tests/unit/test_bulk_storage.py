@@ -10,6 +10,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+import sqlalchemy.event
 from coldforge.tuner.bulk_storage import BulkStorage
 from coldforge.tuner.storage import open_storage
 from optuna.distributions import CategoricalDistribution
@@ -120,4 +121,12 @@ def test_finished_trials_are_read_as_optuna_reads_them(tmp_path: Path) -> None:
     known = {found[0]._trial_id, found[2]._trial_id}
     assert _facts(opened.finished(study._study_id, known)) == _facts([every[1], every[3]])
     study.ask()
+    asked: list[str] = []
+
+    def watched(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        asked.append(statement)
+
+    sqlalchemy.event.listen(opened.engine, "before_cursor_execute", watched)
     assert opened.finished(study._study_id, {trial._trial_id for trial in found}) == []
+    assert len(asked) == 1, "where nothing is new the known ones are counted, not read"
+    assert "count(" in asked[0]

@@ -207,7 +207,7 @@ def test_what_a_worker_gave_back_is_no_death(bench: Bench) -> None:
     assert _swept(bench.worker()).suspects(()) == ()
 
 
-def test_a_worker_that_was_taken_for_dead_loses_to_whoever_has_it_now(bench: Bench) -> None:
+def test_the_first_result_stands_when_a_worker_was_taken_for_dead(bench: Bench) -> None:
     slow, other = bench.worker(), bench.worker()
     assert slow.claim(KEYS[0])
     assert slow.claim(KEYS[1])
@@ -218,10 +218,33 @@ def test_a_worker_that_was_taken_for_dead_loses_to_whoever_has_it_now(bench: Ben
     slow._held.update(held)
     bench.finish(slow, KEYS[0], 7.0)  # the other one is at it
     bench.finish(slow, KEYS[1], 8.0)  # nobody is
-    assert bench.states(KEYS[0]) == [TrialState.FAIL, TrialState.RUNNING]
-    assert bench.states(KEYS[1]) == [TrialState.FAIL, TrialState.COMPLETE]
+    assert bench.states(KEYS[0]) == bench.states(KEYS[1]) == [TrialState.FAIL, TrialState.COMPLETE]
     bench.finish(other, KEYS[0], 1.0)
-    assert sorted(t.value or 0.0 for t in bench.study.trials()) == [1.0, 8.0]
+    assert sorted(t.value or 0.0 for t in bench.study.trials()) == [7.0, 8.0]
+
+
+def test_what_was_measured_is_kept_though_another_one_gives_it_back(bench: Bench) -> None:
+    slow, other = bench.worker(), bench.worker()
+    assert slow.claim(KEYS[0])
+    held = dict(slow._held)
+    _die(slow)
+    _swept(other)
+    assert other.claim(KEYS[0])
+    slow._held.update(held)
+    bench.finish(slow, KEYS[0], 7.0)
+    other.release(KEYS[0])
+    assert bench.states(KEYS[0]) == [TrialState.FAIL, TrialState.COMPLETE]
+    assert not other.claim(KEYS[0])
+    assert other.offered() == ()
+
+
+def test_what_was_never_claimed_does_not_take_the_place_of_a_config_under_way(bench: Bench) -> None:
+    one, two = bench.worker(), bench.worker()
+    assert one.claim(KEYS[0])
+    bench.finish(two, KEYS[0], 7.0)
+    assert bench.states(KEYS[0]) == [TrialState.RUNNING]
+    bench.finish(one, KEYS[0], 1.0)
+    assert [trial.value for trial in bench.study.trials()] == [1.0]
 
 
 def test_steps_may_be_done_twice(bench: Bench) -> None:

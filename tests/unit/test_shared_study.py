@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from coldforge.tuner import study as study_module
+from coldforge.tuner.known import given_up
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.study import Study
-from coldforge.tuner.tools import Terms
+from coldforge.tuner.tools import NO_TERMS, Terms
 from optuna.trial import FrozenTrial
 from pretend import Bench
 
@@ -113,7 +115,7 @@ def test_beside_another_one_the_study_is_not_read_at_each_step(bench: Bench) -> 
     reads: list[float] = []
     search_all = Study.trials_beside
 
-    def counted(study: Study, known: Container[int]) -> list[FrozenTrial]:
+    def counted(study: Study, known: Collection[int]) -> list[FrozenTrial]:
         reads.append(bench.world.now)
         return search_all(study, known)
 
@@ -210,6 +212,60 @@ def test_a_study_that_is_full_ends_the_search(bench: Bench) -> None:
     assert len(asked) <= 5 + 1 + bench.world.now
 
 
+def test_what_is_given_back_after_a_refusal_is_tried(bench: Bench) -> None:
+    """Another one is at the last config when this one claims it, and gives it back before this one looks."""
+    record, refused = bench.record, []
+    record.binding = True
+    claim_it = record.claim
+
+    def claim(key: str, terms: Terms) -> bool:
+        record.full = len(record.claimed) == 9 and not refused
+        if record.full:
+            refused.append(key)
+        return not record.full and claim_it(key, terms)
+
+    record.claim = claim
+    bench.worker.seconds = 0.1
+    assert bench.tune(trials=10, sampler="exhaustive") == "ok"
+    assert refused
+    assert len(bench.keys()) == 10
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_others_took_during_a_silence_is_left_to_them(bench: Bench, alone: bool) -> None:
+    """This run stood still; what it had queued is under way elsewhere when it goes on."""
+    taken: set[str] = set()
+    running: list[str] = []
+
+    def stop(number: int) -> None:
+        if number == 3:
+            bench.world.now += 500.0
+            running.append(bench.record.begun[-1])
+            taken.update({*bench.record.claimed} - {*bench.worker.measured, *running})
+
+    bench.record.others = lambda: None if alone and not taken else frozenset(taken)
+    bench.worker.before = stop
+    bench.compiler.seconds, bench.worker.seconds = 0.01, 1.0
+    bench.tune(trials=40, jobs=2, sampler="exhaustive", finals=False, time_budget_s=520.0)
+    assert len(taken) > 1
+    assert len(bench.worker.measured) > 10
+    assert not taken & {*bench.worker.measured}
+    assert not taken & {*bench.record.claimed}, "and given back, should they leave it"
+
+
+def test_it_is_said_now_and_then_that_a_busy_run_lives(bench: Bench) -> None:
+    beats: list[float] = []
+
+    def beat() -> float:
+        beats.append(bench.world.now)
+        return 20.0
+
+    bench.record.beat = beat
+    bench.compiler.seconds, bench.worker.seconds = 100.0, 300.0
+    bench.tune(trials=3, finals=False)
+    assert max(after - before for before, after in pairwise([0.0, *beats, bench.world.now])) <= 20.0
+
+
 def test_what_was_given_back_comes_first(bench: Bench) -> None:
     feasible = bench.plan.feasible()
     bench.record.binding = True
@@ -230,6 +286,44 @@ def test_what_is_given_up_elsewhere_is_recorded_once(bench: Bench) -> None:
     crashed = [r for r in bench.study.results() if r.outcome is TrialOutcome.CRASH]
     assert [f"{r.template}:" + ",".join(f"{n}={v}" for n, v in r.config.items()) for r in crashed] == [bad]
     assert crashed[0].reason == "the tuner ended twice while it ran"
+
+
+def test_what_two_give_up_at_once_is_recorded_once(bench: Bench) -> None:
+    """Both see that a config is deadly; the other one stores it before this one looks."""
+    feasible = bench.plan.feasible()
+    bench.record.binding = True
+    bad = feasible.points[200]
+
+    def before(number: int) -> None:
+        if number == 4:
+            bench.study.record(bad, given_up(bad), feasible.distributions_of(200))
+            bench.record.suspected = (bad.key,)
+
+    bench.worker.before, bench.worker.seconds = before, 1.0
+    assert bench.tune(trials=20, sampler="exhaustive") == "ok"
+    assert len(bench.keys()) == len(set(bench.keys())) == 20
+    assert bad.key not in bench.worker.measured
+
+
+def test_a_deadly_config_is_given_up_although_another_one_departs(bench: Bench) -> None:
+    """Then a claim is refused whosever the config is, and it would be tried a third time."""
+    record, asked = bench.record, []
+    bad = bench.plan.feasible().points[3].key
+    record.suspected = (bad,)
+
+    def claims() -> None:
+        asked.append(bench.world.now)
+        record.departed = len(asked) == 1  # somebody ends right after the first question
+
+    def claim(key: str, terms: Terms = NO_TERMS) -> bool:
+        if not record.departed:
+            record.claimed.append(key)
+        return not record.departed
+
+    record.others, record.claim = claims, claim
+    assert bench.tune(trials=10, sampler="exhaustive") == "ok"
+    assert bad not in bench.worker.measured
+    assert len(bench.keys()) == 10
 
 
 def test_a_worker_leaves_the_finals_to_others(bench: Bench) -> None:

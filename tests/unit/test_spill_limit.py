@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from coldforge.tuner.outcome import TrialOutcome
+from coldforge.tuner.outcome import TrialOutcome, TrialResult
+from coldforge.tuner.study import SPILLED
 from coldforge.tuner.summary import summarise
 from pretend import SMALL, Bench, make_plan
 
@@ -39,6 +40,25 @@ def test_a_larger_limit_runs_what_was_skipped(bench: Bench, limit: int | None, m
         assert bench.tune(trials=12, jobs=2, spill_limit_bytes=again) == "ok"
         assert bench.tuner.numbers()["added"] == 0
     assert max(Counter(bench.keys()).values()) == (2 if more else 1)
+
+
+def test_what_another_one_leaves_out_is_not_waited_for(tmp_path: Path) -> None:
+    """It claims it as long as it lives, and has no result for this run."""
+    bench = Bench(tmp_path)
+    feasible = bench.plan.feasible()
+    theirs = [200, 201, 202]
+    others = frozenset(feasible.points[index].key for index in theirs)
+    bench.record.others = lambda: others if bench.world.now < 1000.0 else None
+
+    def leave_out(number: int) -> None:
+        for index in theirs if number == 2 else ():
+            result = TrialResult(TrialOutcome.RESOURCE_LIMIT, "spills", details={SPILLED: 100})
+            bench.study.record(feasible.points[index], result, feasible.distributions_of(index))
+
+    bench.worker.before, bench.worker.seconds = leave_out, 0.5
+    assert bench.tune(trials=20, sampler="exhaustive", finals=False) == "ok"
+    assert len(bench.worker.measured) == 20
+    assert bench.world.now < 20.0
 
 
 def test_they_count_towards_the_total_again(bench: Bench) -> None:

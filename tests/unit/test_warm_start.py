@@ -30,6 +30,7 @@ from coldforge.tuner.search.warm import (
 )
 from coldforge.tuner.study import Study, open_study
 from coldforge.tuner.warm_start import Beginnings, earlier_winners, likeliest_sibling, sibling_named
+from optuna.trial import create_trial
 from pretend import Bench
 
 SIZES, KINDS = (8, 16, 24, 32, 48, 64, 96, 128), ("packed", "plain", "staged")
@@ -275,6 +276,29 @@ def test_asking_ahead_it_has_its_turns_too() -> None:
     assert sampler._others_turns >= 8
     for index in under_way:
         search.withdraw(index)
+
+
+def test_the_plain_process_tells_its_own_trials_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They decide when its weights are found anew."""
+    space = _space()
+    sampler = WarmGaussianProcess(space.feasible, 0, _sibling(space.feasible, space.times).history)
+    search = Search(space.feasible, lambda feasible, seed: sampler, [], 0)
+    decide, theirs = sampler._plain.decide, list[int]()
+    known: list[tuple[int, int]] = []
+
+    def watched(history: History, unseen: np.ndarray) -> int:
+        known.append((history.elsewhere, len(set(history.points) & set(theirs))))
+        return decide(history, unseen)
+
+    monkeypatch.setattr(sampler._plain, "decide", watched)
+    for _ in range(20):
+        (index,) = search.ask(1)
+        search.tell(index, 1.0)
+        theirs.append(int(np.flatnonzero(space.feasible.unseen)[0]))
+        params, distributions = space.feasible.params(theirs[-1]), space.feasible.distributions_of(theirs[-1])
+        search.learn([create_trial(value=2.0, params=params, distributions=distributions)])
+    assert all(elsewhere == count for elsewhere, count in known)
+    assert known[-1][0] > 5
 
 
 def test_of_a_large_set_what_is_expected_to_be_best_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

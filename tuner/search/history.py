@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,16 +28,28 @@ class History:
         points: index of each; those under way included.
         times: of each; NaN where it failed or is under way.
         pending: bool, which are under way.
-        elsewhere: how many of them other searches asked for while this one was at work.
+        others: bool, which ones other searches asked for while this one was at work; None: none.
     """
 
     points: list[int]
     times: np.ndarray
     pending: np.ndarray
-    elsewhere: int = 0
+    others: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.points)
+
+    @property
+    def elsewhere(self) -> int:
+        """How many of them other searches asked for while this one was at work."""
+        return 0 if self.others is None else int(np.count_nonzero(self.others))
+
+    def part(self, points: Iterable[int]) -> History:
+        """What it says of these points, in their order; it need not have them all."""
+        places = {point: place for place, point in enumerate(self.points)}
+        kept = [places[point] for point in points if point in places]
+        others = None if self.others is None else self.others[kept]
+        return History([self.points[at] for at in kept], self.times[kept], self.pending[kept], others)
 
     @property
     def best_at(self) -> int:
@@ -85,7 +98,7 @@ class Reader:
             self._trials += 1
         points = [index for index, _, _ in self._final]
         times = [time for _, time, _ in self._final]
-        elsewhere = sum(of_another for _, _, of_another in self._final)
+        others = [of_another for _, _, of_another in self._final]
         pending = [False] * len(points)
         for trial in trials[self._trials :]:
             if trial.state is not TrialState.RUNNING and trial.state not in _TRIED:
@@ -96,8 +109,9 @@ class Reader:
             points.append(index)
             pending.append(trial.state is TrialState.RUNNING)
             times.append(_time(trial))
-            elsewhere += _ELSEWHERE in trial.system_attrs
-        return History(points, np.array(times, dtype=float), np.array(pending, dtype=bool), elsewhere)
+            others.append(_ELSEWHERE in trial.system_attrs)
+        flags = (np.array(flag, dtype=bool) for flag in (pending, others))
+        return History(points, np.array(times, dtype=float), *flags)
 
     def _point(self, trial: FrozenTrial) -> int | None:
         if trial.number not in self._index:

@@ -111,7 +111,7 @@ class WarmGaussianProcess(WholePointSampler):
         """The plain process's next point. When it asks for one that was tried because of the other study, it
         is told what came of that, and asked again."""
         while True:
-            known = _part(history, self._told)
+            known = history.part(self._told)
             unseen = self.feasible.unseen.copy()
             unseen[[point for point in history.points if point not in self._told]] = True
             index = self._plain.decide(known, unseen)
@@ -122,13 +122,6 @@ class WarmGaussianProcess(WholePointSampler):
 
     def _tell(self, points: Iterable[int]) -> None:
         self._told.update(dict.fromkeys(points))
-
-
-def _part(history: History, points: Iterable[int]) -> History:
-    """What a history says of these points, in their order; it need not have them all."""
-    places = {point: place for place, point in enumerate(history.points)}
-    kept = [places[point] for point in points if point in places]
-    return History([history.points[at] for at in kept], history.times[kept], history.pending[kept])
 
 
 class Expecting(GaussianProcess):

@@ -157,13 +157,17 @@ class Ledger:
 
     def finish(self, key: str, trial: FrozenTrial, trial_id: int | None) -> bool:
         """Stores what became of a config: in the very trial that this worker claimed, or, where it was taken
-        for dead meanwhile, in the one that waits to be tried again; else in a new one.
+        for dead meanwhile, in the one that waits to be tried again or is; else in a new one.
+
+        The first result stands: one that is at the config again may yet give it back, and this worker does
+        not try it a second time.
 
         Args:
             trial_id: of the claim; None where there was none.
 
         Returns:
-            False when another worker has it or has finished it: then its result stands.
+            False when another worker has finished it, or has it and this one never claimed it: then the other
+            one's result stands.
         """
 
         def step() -> bool:
@@ -171,18 +175,21 @@ class Ledger:
                 entries = self._entries(session, (), key)
                 mine = next((entry for entry in entries if entry.trial_id == trial_id), None)
                 if mine is not None and mine.state in (TrialState.COMPLETE, TrialState.PRUNED):
-                    return True  # the answer got lost
+                    return mine.worker == self._worker  # True: the answer got lost
                 place = trial_id if mine is not None and mine.state is TrialState.RUNNING else None
                 if place is None:
                     later = [entry for entry in entries if trial_id is None or entry.trial_id > trial_id]
-                    states = {entry.state for entry in later}
-                    if states & set(_COUNTED):
+                    stands = set(_COUNTED) if trial_id is None else {TrialState.COMPLETE, TrialState.PRUNED}
+                    if stands & {entry.state for entry in later}:
                         return False
-                    place = next((e.trial_id for e in later if e.state is TrialState.WAITING), None)
+                    again = (TrialState.WAITING, TrialState.RUNNING)
+                    place = next((e.trial_id for e in later if e.state in again), None)
                 if place is None:
                     self._insert(session, _template(trial, key, trial.state, trial))
                 else:
                     _complete(session, place, trial)
+                    if place != trial_id:
+                        _set(session, place, {WORKER: self._worker})
                 return True
 
         return self._storage.patience(step)

@@ -122,6 +122,10 @@ class SharedRecord:
         if point_key in self._held:
             self._ledger.begin(self._held[point_key])
 
+    def beat(self) -> float | None:
+        """A thread does it."""
+        return None
+
     def suspects(self, finished: Collection[str]) -> tuple[str, ...]:
         """The configs on which too many workers died, and that nobody is to try again."""
         self._sweep()
