@@ -21,7 +21,7 @@ from coldforge.tuner.check.cases import build_cases
 pytestmark = pytest.mark.build
 
 SM90 = cuda_target("sm_90")
-SET, UNSET = "written(0), in_pairs", "in_pairs"
+SET, UNSET = "own(own),\n        written(0) {", "own(own) {"
 
 
 @pytest.fixture(scope="module")
