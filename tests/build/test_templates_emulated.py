@@ -18,7 +18,7 @@ from emulator_kernels import shared_cache
 
 pytestmark = pytest.mark.build
 
-PARTS = 4
+PARTS = 8
 """Tests that a template's set is spread over."""
 FEW_GROUPS = 5
 
