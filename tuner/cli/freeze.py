@@ -90,12 +90,12 @@ def alone(folder: Path | None) -> Iterator[None]:
     """
     from ...codegen.freeze import GENERATED
 
-    parent = (folder or GENERATED).parent
+    parents = (folder or GENERATED).parents
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        parent = next(place for place in parents if place.is_dir())  # where nothing is there yet: further up
         handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise ColdforgeError(f"cannot open {parent}: {error.strerror or error}") from error
+        raise ColdforgeError(f"cannot open {parents[0]}: {error.strerror or error}") from error
     try:
         _lock(handle, parent)
         yield
