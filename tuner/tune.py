@@ -383,7 +383,7 @@ class Tuner:
         self.accounts.state(self._stream.running is not None, compiling)
 
     def _show(self, phase: str = "") -> None:
-        idle = "compiling" if len(self._stream) else "waiting"
+        idle = "compiling" if len(self._stream) or self._elsewhere.claims is None else "waiting"
         own = idle if self._stream.running is None else "timing"
         snapshot = Snapshot(
             phase=phase or own,

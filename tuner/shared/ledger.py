@@ -29,8 +29,7 @@ KEY, WORKER, BEGUN = "coldforge:key", "coldforge:worker", "coldforge:begun"
 _FIXED = "fixed_params"  # as Optuna's `enqueue_trial` has it
 _LOCKS = 0x636F6C64
 """The class of our advisory locks: one for each study, held while its finals are."""
-_SWEPT = 1.5
-"""After so many times the grace a silent worker's config has been given to another one, if any lives."""
+_SWEPT = 1.5  # so many times the grace, and a silent worker's config has been given to another one
 _COUNTED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 _Attribute, _Trial = models.TrialSystemAttributeModel, models.TrialModel
 
@@ -200,9 +199,7 @@ class Ledger:
 
     @property
     def in_progress(self) -> bool:
-        """Whether a worker that lives is at a config, or somebody holds the finals. A worker that was heard
-        just now counts as one: until its config is another's to try, those that live wait for it in silence.
-        """
+        """Whether a worker that lives is at a config, or was so just now, or somebody holds the finals."""
         beats = models.TrialHeartbeatModel
         last = (
             sqlalchemy.select(sqlalchemy.func.max(beats.heartbeat), sqlalchemy.func.current_timestamp())
