@@ -63,7 +63,7 @@ def test_what_hangs_on_few_parameters_is_worked_out_once_for_each_choice_of_them
     operator, target = catalogue().operator("conv2d_divide_leaky_relu"), cuda_target("sm_90")
     problem = make_problem(operator, "seed")
     spaces = catalogue().spaces(operator, "cuda")
-    assert sum(len(space.feasible(problem, target)) for space in spaces) > 4000
+    assert sum(len(space.feasible(problem, target)) for space in spaces) > 3000
     assert asked.total() < 60_000  # without remembering, 360,000
 
 
