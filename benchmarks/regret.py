@@ -21,6 +21,7 @@ import math
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="for all of it, roughly")
     parser.add_argument("--first", type=int, default=12, metavar="N", help="only the first N shapes")
     parser.add_argument("--seed", type=int, default=0, help="of the sampler")
+    parser.add_argument("--every-entry", action="store_true", help="also time all others")
     parser.add_argument("--out", type=Path, help="folder of the results [default: $OUT, else build/regret]")
     parser.add_argument("--name", help="of the file [default: TARGET_regret]")
     parser.add_argument("--work", type=Path, default=Path("build/regret"), help="where the winners are built")
@@ -96,8 +98,9 @@ def tune(options: argparse.Namespace, problems: Sequence[Problem]) -> list[dict[
 class Match:
     """Both packages on one device."""
 
-    def __init__(self, bench: Bench, dispatched: str, tuned: str) -> None:
+    def __init__(self, bench: Bench, dispatched: str, tuned: str, *, every_entry: bool) -> None:
         self.bench, self.dispatched, self.tuned = bench, dispatched, tuned
+        self.every_entry = every_entry
 
     def row(self, problem: Problem) -> dict[str, Any]:
         """One shape: who answers in either package, and how they compare."""
@@ -112,7 +115,32 @@ class Match:
             if about[side].get("reason"):
                 return {**about, "ratio": None}
             calls.append(contestant.calls(sets))
-        return about | self._compared(calls)
+        about |= self._compared(calls)
+        if self.every_entry:
+            about["every_entry_ms"] = self._every_entry(problem, sets)
+        return about
+
+    def _every_entry(self, problem: Problem, sets: list[dict[str, torch.Tensor]]) -> dict[str, float]:
+        """What each variant of the dispatched package takes that can answer there."""
+        from coldforge.tuner.peers import answering_variant, frozen_kernel
+
+        extension = importlib.import_module(f"{self.dispatched}.runtime.package").STATE.extension
+        contestant = frozen_kernel(problem, problem.precision, self.dispatched)
+        device, cold = self.bench.device, self.bench.device.cold_headline
+        found = {}
+        for number, name in enumerate(extension.variants):
+            with extension.only(number), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # where the reference answers instead
+                assert contestant.function is not None
+                contestant.function(sets[0])
+                if answering_variant(self.dispatched)[0] != name:
+                    continue
+                own = contestant.calls(sets)
+                warm = statistics.median(device.sample_ms(own, SAMPLES, cold=False))
+                if device.kind == "cuda" and warm < SMALL_MS:
+                    own = [self.bench.graph(own[0], 1)]
+                found[name] = statistics.median(device.sample_ms(own, 3 * SAMPLES, cold=cold))
+        return found
 
     def _who(
         self, problem: Problem, contestant: Contestant, package: str, inputs: dict[str, torch.Tensor]
@@ -209,7 +237,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     device = open_device(target, settings)
     with device.session(), torch.no_grad():
         match = Match(
-            Bench(device, ceilings_of(device, settings.home), options.package), options.package, tuned
+            Bench(device, ceilings_of(device, settings.home), options.package),
+            options.package,
+            tuned,
+            every_entry=options.every_entry,
         )
         device.settle()
         rows = [match.row(problem) for problem in problems]

@@ -118,7 +118,8 @@ class Space:
         derived: values computed from parameters, problem and target, in order; visible to the template.
         default: what is timed first and fills in for `config`, where it is legal.
         fallbacks: what stands in for the default where that is not legal; the first legal one.
-        launch_exprs: the launch geometry, as expressions that may also read the run-time sizes.
+        launch_exprs: the launch geometry, as expressions that may also read the run-time sizes; and `work`,
+            what the time of a launch grows with. Frozen kernels of several sizes are chosen from by it.
     """
 
     family: str
@@ -253,7 +254,8 @@ class Space:
             DeclarationError: an expression fails or is not an integer.
         """
         env = self.environment(problem, config, target)
-        return Launch(**{name: evaluate_int(e.text, env) for name, e in self.launch_exprs.items()})
+        geometry = {name: e for name, e in self.launch_exprs.items() if name != "work"}
+        return Launch(**{name: evaluate_int(e.text, env) for name, e in geometry.items()})
 
 
 def enumerate_legal(space: Space, problem: Problem, target: Target) -> Iterator[Config]:

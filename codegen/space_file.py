@@ -20,13 +20,13 @@ MAX_CARTESIAN = 5_000_000
 MAX_PARAMETERS = 64
 _REQUIRED = ("parameters", "launch")
 _OPTIONAL = ("template", "target", "archs", "file", "default", "fallbacks", "derived", "constraints")
-_WORKSPACE = ("workspace_bytes", "zeroed_bytes")
+_ANYWHERE = ("workspace_bytes", "zeroed_bytes", "work")
 _LAUNCH = {
     "cuda": (
         ("grid", "block", "shared_bytes"),
-        (*_WORKSPACE, "finish_grid", "finish_block", "finish_shared_bytes"),
+        (*_ANYWHERE, "finish_grid", "finish_block", "finish_shared_bytes"),
     ),
-    "cpu": (("units", "grain"), (*_WORKSPACE, "finish_units", "finish_grain")),
+    "cpu": (("units", "grain"), (*_ANYWHERE, "finish_units", "finish_grain")),
 }
 # An optional launch key -> what it means nothing without.
 _LAUNCH_NEEDS = {

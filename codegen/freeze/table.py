@@ -10,7 +10,7 @@ from typing import Any
 
 from ..dtypes import DTYPES, PRECISIONS
 from ..errors import InputError
-from ..expr import Value, evaluate
+from ..expr import Value, evaluate, evaluate_int
 from .fold import depends_on, fold_to_cpp
 from .portable import ptx_facts
 from .signature import ShapeRead, Signature
@@ -175,6 +175,7 @@ def _entry(signature: Signature, winner: Winner, first: int, count: int) -> dict
         "dtype": winner.dtype,
         "eps": PRECISIONS[winner.precision].hex(),
         "time_ms": repr(winner.time_ms),
+        "work": repr(float(tuned_work(signature, winner))),
         "cuda_major": cuda_major(winner),
         "has_workspace": "true" if "workspace_bytes" in winner.launch else "false",
         "first_variant": first,
@@ -189,6 +190,20 @@ def signature_values(signature: Signature, winner: Winner) -> dict[str, Value]:
     for name, expression in signature.family.derived.items():
         values[name] = expression.evaluate(values)
     return values
+
+
+def tuned_work(signature: Signature, winner: Winner) -> int:
+    """The launch's `work` at the tuned shape, on the device it was tuned on."""
+    known = {**winner.target["attributes"], **signature_values(signature, winner)}
+    known |= {**winner.config, "precision": winner.precision}
+    for name, text in winner.derived.items():
+        known[name] = evaluate(text, known)
+    return evaluate_int(_launch(winner)["work"], known)
+
+
+def _launch(winner: Winner) -> dict[str, str]:
+    """The launch's expressions. Work that a space does not declare is its blocks, or its work units."""
+    return {"work": winner.launch["grid" if winner.kind == "cuda" else "units"], **winner.launch}
 
 
 def launch_code(signature: Signature, winner: Winner) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
@@ -210,9 +225,8 @@ def launch_code(signature: Signature, winner: Winner) -> tuple[list[dict[str, st
         n: v for n, v in known.items() if n not in _MACHINE_NAMES or n not in winner.target["attributes"]
     }
     late |= {n: text for n, text in _MACHINE_NAMES.items() if n in winner.target["attributes"]}
-    launch = [
-        (n, fold_to_cpp(text, known, [*late, *_later(computed)])) for n, text in sorted(winner.launch.items())
-    ]
+    names, texts = [*late, *_later(computed)], sorted(_launch(winner).items())
+    launch = [(name, fold_to_cpp(text, known, names)) for name, text in texts]
     used = [cpp for _, cpp in launch]
     needed: list[dict[str, str]] = []
     for local in reversed(computed):

@@ -188,9 +188,12 @@ coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
   const int64_t N = _v[Value::N];
   const int64_t H_out = _v[Value::H_out];
   const int64_t W_out = _v[Value::W_out];
+  const int64_t threads = _machine.threads;
+  const int64_t UNITS = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(1))) * coldforge::ceil_div_int(W_out, INT64_C(128))) * INT64_C(1));
   coldforge::Launch _launch;
   _launch.grain = INT64_C(1);
-  _launch.units = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(1))) * coldforge::ceil_div_int(W_out, INT64_C(128))) * INT64_C(1));
+  _launch.units = UNITS;
+  _launch.work = coldforge::floor_div((((coldforge::round_up_int(UNITS, threads) * N) * H_out) * coldforge::round_up_int(W_out, INT64_C(16))), coldforge::max_int(INT64_C(1), UNITS));
   return _launch;
 }
 
@@ -202,9 +205,12 @@ coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
   const int64_t N = _v[Value::N];
   const int64_t H_out = _v[Value::H_out];
   const int64_t W_out = _v[Value::W_out];
+  const int64_t threads = _machine.threads;
+  const int64_t UNITS = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(64))) * INT64_C(1));
   coldforge::Launch _launch;
   _launch.grain = INT64_C(1);
-  _launch.units = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(64))) * INT64_C(1));
+  _launch.units = UNITS;
+  _launch.work = coldforge::floor_div((((coldforge::round_up_int(UNITS, threads) * N) * H_out) * coldforge::round_up_int(W_out, INT64_C(16))), coldforge::max_int(INT64_C(1), UNITS));
   return _launch;
 }
 
@@ -216,9 +222,12 @@ coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
   const int64_t N = _v[Value::N];
   const int64_t H_out = _v[Value::H_out];
   const int64_t W_out = _v[Value::W_out];
+  const int64_t threads = _machine.threads;
+  const int64_t UNITS = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(64))) * INT64_C(1));
   coldforge::Launch _launch;
   _launch.grain = INT64_C(1);
-  _launch.units = ((((N * INT64_C(1)) * coldforge::ceil_div_int(H_out, INT64_C(4))) * coldforge::ceil_div_int(W_out, INT64_C(64))) * INT64_C(1));
+  _launch.units = UNITS;
+  _launch.work = coldforge::floor_div((((coldforge::round_up_int(UNITS, threads) * N) * H_out) * coldforge::round_up_int(W_out, INT64_C(16))), coldforge::max_int(INT64_C(1), UNITS));
   return _launch;
 }
 
@@ -237,21 +246,22 @@ coldforge::Launch launch3([[maybe_unused]] const int64_t* _v,
   _launch.block = INT64_C(384);
   _launch.grid = (INT64_C(1) * coldforge::min_int(coldforge::ceil_div_int(PIXEL_TILES, INT64_C(2)), coldforge::max_int(INT64_C(1), coldforge::floor_div((sm_count * INT64_C(1)), INT64_C(1)))));
   _launch.shared_bytes = INT64_C(232320);
+  _launch.work = ((((INT64_C(2) * coldforge::ceil_div_int(PIXEL_TILES, (INT64_C(2) * coldforge::max_int(INT64_C(1), coldforge::min_int(coldforge::ceil_div_int(PIXEL_TILES, INT64_C(2)), coldforge::floor_div((sm_count * INT64_C(1)), INT64_C(1))))))) + INT64_C(1)) * INT64_C(8)) * coldforge::ceil_div_int(TILE_X, INT64_C(32)));
   return _launch;
 }
 
 const coldforge::Entry kEntries[] = {
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 10.864294, 0, false, 0, 2,
+     0x1.0000000000000p-24, 10.864294, 129024.0, 0, false, 0, 2,
      kWorkload0, covers0, launch0},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 1.0044244999999998, 0, false, 2, 2,
+     0x1.0000000000000p-24, 1.0044244999999998, 15872.0, 0, false, 2, 2,
      kWorkload1, covers0, launch1},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_69c7f739", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 1.789329, 0, false, 4, 2,
+     0x1.0000000000000p-24, 1.789329, 31744.0, 0, false, 4, 2,
      kWorkload2, covers0, launch2},
     {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.19257600605487823, 13, false, 6, 1,
+     0x1.0000000000000p-24, 0.19257600605487823, 608.0, 13, false, 6, 1,
      kWorkload3, covers0, launch3},
 };
 
@@ -415,6 +425,7 @@ coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
   const int64_t N = _v[Value::N];
   const int64_t H = _v[Value::H];
   const int64_t W = _v[Value::W];
+  const int64_t threads = _machine.threads;
   const int64_t PLANES = (N * INT64_C(64));
   const int64_t PIXELS = (H * W);
   const int64_t COUNTER_BYTES = coldforge::round_up_int((INT64_C(4) * N), INT64_C(64));
@@ -424,6 +435,7 @@ coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
   _launch.finish_units = INT64_C(0);
   _launch.grain = coldforge::ceil_div_int(INT64_C(32768), PIXELS);
   _launch.units = (PLANES * INT64_C(1));
+  _launch.work = (coldforge::round_up_int((PLANES * INT64_C(1)), threads) * coldforge::ceil_div_int(PIXELS, INT64_C(1)));
   _launch.workspace_bytes = ((COUNTER_BYTES + PARTIAL_BYTES) + ((INT64_C(4) * N) * INT64_C(128)));
   _launch.zeroed_bytes = COUNTER_BYTES;
   return _launch;
@@ -437,6 +449,7 @@ coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
   const int64_t N = _v[Value::N];
   const int64_t H = _v[Value::H];
   const int64_t W = _v[Value::W];
+  const int64_t threads = _machine.threads;
   const int64_t PLANES = (N * INT64_C(64));
   const int64_t PIXELS = (H * W);
   const int64_t COUNTER_BYTES = INT64_C(0);
@@ -446,6 +459,7 @@ coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
   _launch.finish_units = N;
   _launch.grain = coldforge::ceil_div_int(INT64_C(32768), PIXELS);
   _launch.units = (PLANES * INT64_C(1));
+  _launch.work = (coldforge::round_up_int((PLANES * INT64_C(1)), threads) * coldforge::ceil_div_int(PIXELS, INT64_C(1)));
   _launch.workspace_bytes = ((COUNTER_BYTES + PARTIAL_BYTES) + ((INT64_C(4) * N) * INT64_C(128)));
   _launch.zeroed_bytes = COUNTER_BYTES;
   return _launch;
@@ -457,6 +471,11 @@ const int64_t kWorkload2[] = {16, 512, 512, 514, 514};
 coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
   const int64_t N = _v[Value::N];
+  const int64_t H = _v[Value::H];
+  const int64_t W = _v[Value::W];
+  const int64_t sm_count = _machine.sm_count;
+  const int64_t PIECES = (H * W);
+  const int64_t PART = (coldforge::ceil_div_int(PIECES, INT64_C(64)) * INT64_C(1));
   const int64_t PARTS = ((N * INT64_C(64)) * INT64_C(64));
   const int64_t BLOCKS = coldforge::ceil_div_int((PARTS * INT64_C(32)), INT64_C(256));
   const int64_t COUNTER_BYTES = coldforge::round_up_int((INT64_C(4) * N), INT64_C(256));
@@ -469,6 +488,7 @@ coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
   _launch.finish_shared_bytes = INT64_C(9104);
   _launch.grid = BLOCKS;
   _launch.shared_bytes = INT64_C(0);
+  _launch.work = (coldforge::max_int(PARTS, (INT64_C(8) * sm_count)) * PART);
   _launch.workspace_bytes = ((COUNTER_BYTES + SLOT_BYTES) + FOLDED_BYTES);
   _launch.zeroed_bytes = INT64_C(0);
   return _launch;
@@ -476,13 +496,13 @@ coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
 
 const coldforge::Entry kEntries[] = {
     {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 1.9240655, 0, true, 7, 2,
+     0x1.0000000000000p-24, 1.9240655, 16777216.0, 0, true, 7, 2,
      kWorkload0, covers0, launch0},
     {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.1604, 0, true, 9, 2,
+     0x1.0000000000000p-24, 0.1604, 4194304.0, 0, true, 9, 2,
      kWorkload1, covers0, launch1},
     {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.23811200261116028, 13, true, 11, 2,
+     0x1.0000000000000p-24, 0.23811200261116028, 268435456.0, 13, true, 11, 2,
      kWorkload2, covers0, launch2},
 };
 

@@ -32,6 +32,7 @@ class Machine:
         model: the device's name.
         driver: the CUDA version that a GPU's driver is for, 13000 for 13.0.
         max_shared_bytes: that a block of a GPU may ask for.
+        processors: multiprocessors of a GPU, or the threads that PyTorch uses on a CPU.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Machine:
     model: str
     driver: int = 0
     max_shared_bytes: int = 0
+    processors: int = 1
 
 
 class Extension:
@@ -98,7 +100,8 @@ class Extension:
     def this_cpu(self) -> Machine:
         """This machine's CPU, as calls see it."""
         model = self._library.coldforge_cpu_model()
-        return Machine("cpu", self._library.coldforge_cpu_level(), model.decode())
+        level, threads = self._library.coldforge_cpu_level(), torch.get_num_threads()
+        return Machine("cpu", level, model.decode(), processors=threads)
 
     def choose(
         self, operator: str, machine: Machine, dtype: str, precision: str, values: Sequence[int]
@@ -123,6 +126,7 @@ class Extension:
             machine.model.encode(),
             machine.driver,
             ctypes.c_int64(machine.max_shared_bytes),
+            ctypes.c_int64(machine.processors),
             (ctypes.c_int64 * len(values))(*values),
         )
         if number < -1:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.dtypes import PRECISIONS
+from coldforge.codegen.expr import Value, parse
 from coldforge.codegen.freeze import Winner
 from coldforge.codegen.freeze.signature import Signature
 from coldforge.codegen.problem import make_problem
@@ -41,6 +42,7 @@ def _winners(naive: Callable[..., Winner], cuda: Callable[..., Winner]) -> list[
         time_ms: float,
         ptx: str | None = None,
         shared: int = 320,
+        work: str = "max(TILES * ceil_div(W_out, 32) * 32, sm_count * 16 * N // N)",
         **changes: Any,
     ) -> Winner:
         like, base = naive(dict(shape)), cuda()
@@ -49,7 +51,8 @@ def _winners(naive: Callable[..., Winner], cuda: Callable[..., Winner]) -> list[
             digest = hashlib.sha256(text.encode()).hexdigest()
             changes |= {"source_text": text, "source_digest": digest, "ptx": _ptx(ptx)}
             changes |= {"source_name": f"naive_{digest[:8]}"}
-        changes |= {"launch": {**base.launch, "shared_bytes": str(shared)}}
+        declared = {"work": work} if work else {}
+        changes |= {"launch": {**base.launch, **declared, "shared_bytes": str(shared)}}
         target = {**base.target, "arch": arch, "device": device}
         measured = {**base.measurement, "time_ms": time_ms}
         fields = {n: getattr(like, n) for n in ("specialisation", "workload", "workload_name")}
@@ -67,12 +70,15 @@ def _winners(naive: Callable[..., Winner], cuda: Callable[..., Winner]) -> list[
     ]
     found += [
         naive({**SMALL, "kernel_size": 1}, precision="tf32"),
+        naive(SMALL, arch="x86-64-v3", device=f"{CPU} x86-64-v3", time_ms=1.5, workload="unbiased"),
         naive({**SMALL, "stride": 2}, time_ms=1.0),
         naive({**SMALL, "stride": 2}, device="Another CPU", time_ms=0.5),
         naive(SMALL, workload="unbiased"),
         gpu(SMALL, "sm_90", GPU, 0.2, "9.0 sm_80"),
         gpu(LARGE, "sm_90", GPU, 0.3, "9.5 sm_90"),
         gpu({**SMALL, "H": 64}, "sm_90", GPU, 0.3, "9.0 sm_80", shared=150_000),
+        gpu({"N": 4, "H": 130, "W": 66}, "sm_90", GPU, 0.02, work="N * H_out * round_up(W_out, 64)"),
+        gpu({"N": 1, "H": 20, "W": 600}, "sm_90", GPU, 0.02, work=""),
         gpu(LARGE, "sm_90a", OTHER_GPU, 0.1),
         gpu(SMALL, "sm_80", OLD_GPU, 0.5, "8.4 sm_80"),
         gpu(SMALL, "sm_90", GPU, 0.1, precision="tf32"),
@@ -119,6 +125,8 @@ class Entry:
     cuda_major: int
     shared: int
     ptx: tuple[int, float] | None  # least capability, version
+    work: Callable[[Mapping[str, int], int], int]  # of a call's values and the machine's processors
+    tuned_work: int
     fixed: Mapping[str, int]
     workload: tuple[int, ...]
 
@@ -131,6 +139,22 @@ def _level(arch: str) -> int:
     )
 
 
+def _work(entry: Mapping[str, Any]) -> Callable[[Mapping[str, int], int], int]:
+    """How much a launch of the entry has to do, by the texts that its manifest holds."""
+    target, launch = entry["target"], entry["launch"]
+    text = launch.get("work") or launch["grid" if target["kind"] == "cuda" else "units"]
+    work, derived = parse(text), {n: parse(t) for n, t in entry["derived"].items()}
+    known = {**target["attributes"], **entry["config"], "precision": entry["precision"]}
+
+    def work_of(values: Mapping[str, int], processors: int) -> int:
+        env: dict[str, Value] = {**known, **values, "sm_count": processors, "threads": processors}
+        for name, expression in derived.items():
+            env[name] = expression.evaluate(env)
+        return int(work.evaluate(env))
+
+    return work_of
+
+
 def _entries(package: ModuleType) -> list[Entry]:
     operator = catalogue().operator(OPERATOR)
     found = []
@@ -138,7 +162,8 @@ def _entries(package: ModuleType) -> list[Entry]:
         workload = {**entry["workload"], **entry["specialisation"], "dtype_bytes": 4}
         for name, expression in operator.family.derived.items():
             workload[name] = expression.evaluate(workload)
-        target = entry["target"]
+        target, work = entry["target"], _work(entry)
+        processors = target["attributes"]["sm_count" if target["kind"] == "cuda" else "threads"]
         found.append(
             Entry(
                 name=entry["name"],
@@ -155,6 +180,8 @@ def _entries(package: ModuleType) -> list[Entry]:
                 ptx=(int(entry["ptx"]["arch"][8:]), float(entry["ptx"]["isa"])) if "ptx" in entry else None,
                 fixed={n: v for n, v in entry["specialisation"].items() if n != "dtype"},
                 workload=tuple(workload[n] for n in operator.family.abi_sizes),
+                work=work,
+                tuned_work=work(workload, processors),
             )
         )
     return found
@@ -182,8 +209,9 @@ def _rule(
     entries: list[Entry], call: Mapping[str, int], dtype: str, precision: str, machine: Any
 ) -> tuple[Entry, str] | None:
     """What README and `select.h` promise, written down once more: what can run there; the same model, then
-    (cpu) the highest level, (cuda) machine code, then PTX tuned on the nearest architecture; the nearest
-    workload; the fastest of those."""
+    (cpu) the highest level, (cuda) machine code, then PTX tuned on the nearest architecture; the tuned
+    workload itself; the least time to expect by the measurement, which grows with the work but for the launch
+    and counts 3 % more for each doubling of a size; the nearest."""
     sizes = [call[n] for n in catalogue().operator(OPERATOR).family.abi_sizes]
     best, best_key = None, None
     for e in entries:
@@ -197,7 +225,11 @@ def _rule(
         distance = sum(
             abs(math.log2((now + 1) / (then + 1))) for now, then in zip(sizes, e.workload, strict=True)
         )
-        key = (form[1], round(distance, 12), e.time_ms)
+        ratio = e.work(call, machine.processors) / max(e.tuned_work, 1)
+        least = 0.0 if e.kind == "cpu" else 0.011 if ratio < 1 else 0.006
+        launch = min(least, 0.8 * e.time_ms)
+        expected = (launch + (e.time_ms - launch) * ratio) * (1 + 0.03 * distance)
+        key = (form[1], distance > 0, round(expected, 12), round(distance, 12))
         if best_key is None or key < best_key:
             best, best_key = (e, form[0]), key
     return best
@@ -210,7 +242,7 @@ def _call(draw: random.Random) -> dict[str, int]:
     call = {
         "N": draw.choice([1, 4, 64, draw.randint(1, 300)]),
         "C_in": draw.choice([8, 8, 8, 3]),
-        "H": draw.choice([32, 128, draw.randint(r, 600)]),
+        "H": draw.choice([32, 64, 128, draw.randint(r, 600)]),
         "W": draw.choice([32, 128, draw.randint(r, 600)]),
         "C_out": draw.choice([6, 6, 6, 7, 64]),
         "R": r,
@@ -237,18 +269,20 @@ def test_a_hundred_thousand_calls(package: ModuleType) -> None:
     by_name = {e.name: e for e in entries}
     names = Signature(catalogue().operator(OPERATOR)).value_names
     machines = [
-        machine_of("cpu", level, model) for level in (0, 2, 3, 4) for model in (f"{CPU} x86-64-v3", CPU, "?")
+        machine_of("cpu", level, model, processors=threads)
+        for level in (0, 2, 3, 4)
+        for model, threads in ((f"{CPU} x86-64-v3", 2), (CPU, 1), ("?", 64))
     ]
     machines += [
-        machine_of("cuda", level, model, driver, shared)
-        for level, model, shared in (
-            (90, GPU, 232_448),
-            (90, OTHER_GPU, 232_448),
-            (90, "NVIDIA GH200", 232_448),
-            (80, OLD_GPU, 166_912),
-            (86, "NVIDIA A40", 101_376),
-            (75, "NVIDIA T4", 65_536),
-            (100, "NVIDIA B200", 232_448),
+        machine_of("cuda", level, model, driver, shared, processors)
+        for level, model, shared, processors in (
+            (90, GPU, 232_448, 132),
+            (90, OTHER_GPU, 232_448, 114),
+            (90, "NVIDIA GH200", 232_448, 144),
+            (80, OLD_GPU, 166_912, 108),
+            (86, "NVIDIA A40", 101_376, 84),
+            (75, "NVIDIA T4", 65_536, 40),
+            (100, "NVIDIA B200", 232_448, 148),
         )
         for driver in PTX_TAKEN
     ]
@@ -273,7 +307,8 @@ def test_a_hundred_thousand_calls(package: ModuleType) -> None:
             level = _level(arch)
             assert level == machine.level if machine.kind == "cuda" else level <= machine.level
         answered.add((entry, arch))
-    assert {entry for entry, _ in answered} == set(by_name)  # every entry had its turn
+    idle = set(by_name) - {entry for entry, _ in answered}
+    assert not idle, [by_name[name] for name in idle]  # every entry had its turn
     portable = {entry for entry, arch in answered if arch.startswith("compute_")}
     assert portable == {e.name for e in entries if e.ptx is not None}
 
@@ -310,3 +345,36 @@ def test_a_call_takes_what_was_chosen(package: ModuleType) -> None:
         assert extension.last() == extension.choose(OPERATOR, here, "fp32", "fp32", list(values))
     with pytest.raises(KeyError):
         extension.choose("conv9d", here, "fp32", "fp32", [1])
+
+
+def test_what_is_nearer_gives_way_to_what_is_faster(package: ModuleType) -> None:
+    # Tiles of 64 columns, tuned for 64: two more columns are another tile to each row.
+    extension = package.runtime.package.STATE.extension
+    machine = package.runtime.extension.Machine("cuda", 90, GPU, 13000, 232_448, 132)
+    operator = catalogue().operator(OPERATOR)
+    names = Signature(operator).value_names
+    tuned = {e.name: e.workload[:3] for e in _entries(package)}
+
+    def taken(width: int) -> tuple[int, ...]:
+        problem = make_problem(operator, "small", {"N": 4, "C_in": 8, "H": 128, "W": width, "C_out": 6})
+        values = [int(problem.values[n]) for n in names]
+        return tuned[extension.choose(OPERATOR, machine, "fp32", "fp32", values).split("@")[0]]
+
+    assert taken(64) == taken(66) == (4, 130, 66)
+    assert taken(67) == taken(68) == (64, 128, 128)
+
+
+def test_a_call_that_writes_nothing_computes_no_launch(package: ModuleType) -> None:
+    # Launches divide by sizes; where one is 0 none may be looked at, of machine code or of PTX.
+    op = getattr(package, OPERATOR)
+    assert op(torch.randn(0, 8, 32, 32), torch.randn(6, 8, 3, 3), torch.randn(6)).shape == (0, 6, 30, 30)
+    extension = package.runtime.package.STATE.extension
+    machine_of = package.runtime.extension.Machine
+    names = Signature(catalogue().operator(OPERATOR)).value_names
+    draw = random.Random(1)
+    for level, driver in ((90, 13000), (100, 13000), (86, 13000)):
+        machine = machine_of("cuda", level, GPU, driver, 232_448, 132)
+        for _ in range(200):
+            call = _call(draw)
+            call |= {name: 0 for name in draw.sample(["N", "H_out", "W_out"], 2)}
+            extension.choose(OPERATOR, machine, "fp32", "fp32", [call[n] for n in names])

@@ -45,10 +45,10 @@ COLDFORGE_EXPORT void coldforge_force_variant(int number) { coldforge::forced_va
 
 // Which variant a call would take on a machine described by its arguments: kind 0 cpu, 1 cuda; dtype 0 fp32,
 // 1 fp16, 2 bf16; driver: the CUDA version that it is for, 13000 for 13.0; the operator's values in its
-// order. -1: the reference; -2: no such operator.
+// order; processors: a GPU's multiprocessors, a CPU's threads. -1: the reference; -2: no such operator.
 COLDFORGE_EXPORT int coldforge_choose(const char* name, int kind, int dtype, double precision_eps, int level,
                                       const char* model, int driver, int64_t max_shared_bytes,
-                                      const int64_t* values) {
+                                      int64_t processors, const int64_t* values) {
   const std::string device = model;
   const coldforge::Request request{kind == 0 ? coldforge::Kind::cpu : coldforge::Kind::cuda,
                                    static_cast<coldforge::DType>(dtype),
@@ -57,7 +57,8 @@ COLDFORGE_EXPORT int coldforge_choose(const char* name, int kind, int dtype, dou
                                    &device,
                                    values,
                                    driver,
-                                   max_shared_bytes};
+                                   max_shared_bytes,
+                                   {processors, processors}};
   return coldforge::choose(name, request);
 }
 

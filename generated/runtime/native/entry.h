@@ -50,6 +50,7 @@ struct Launch {
   int64_t finish_shared_bytes = 0;
   int64_t finish_units = 0;
   int64_t finish_grain = 1;
+  int64_t work = 0;  // what its time is proportional to, but for what every call takes
 };
 
 // A cpu kernel computes the work units [begin, end): the signature of libtorch's parallel-for callback.
@@ -75,6 +76,7 @@ struct Entry {
   DType dtype;
   double precision_eps;  // unit roundoff of its error class
   double time_ms;        // as measured on the model at the workload
+  double work;           // `Launch::work` of that launch
   int cuda_major;        // cuda only: major version of the compiler that made the cubin
   bool has_workspace;    // whether the argument block has a workspace word
   int first_variant;     // its variants, the preferred one first

@@ -43,13 +43,11 @@ inline std::string describe(const Operator& op, const Request& request) {
 
 // Fills the argument block, and starts the kernel. Returns why it could not, or nothing.
 inline std::string run_candidate(const Operator& op, const Candidate& candidate, const Call& call,
-                                 const Place& place, Gpu* gpu, const int64_t* values,
+                                 const Place& place, Gpu* gpu, const Request& request,
                                  AtenTensorHandle output) {
   const Entry& entry = *candidate.entry;
-  Machine machine;
-  machine.threads = gpu == nullptr ? cpu_threads() : 1;
-  machine.sm_count = gpu == nullptr ? 1 : gpu->sm_count;
-  const Launch launch = entry.launch(values, machine);
+  const int64_t* values = request.values;
+  const Launch launch = entry.launch(values, request.machine);
   if (launch.zeroed_bytes > launch.workspace_bytes) return "it would zero more than its workspace";
   Word words[kMaxWords];
   OwnedTensor copies[kMaxTensors], owned;
@@ -81,11 +79,12 @@ struct Answer {
 
 inline Answer no_answer(std::string reason) { return Answer{nullptr, std::move(reason)}; }
 
-// Fills what the device decides: its level or capability, and its model.
+// Fills what the device decides: its level or capability, its model, its processors.
 inline std::string fill_device(const Place& place, Request& request, Gpu*& gpu) {
   if (request.kind == Kind::cpu) {
     request.level = cpu_level();
     request.model = &cpu_model();
+    request.machine.threads = cpu_threads();
     return "";
   }
   gpu = &gpu_at(place.index, kVariantCount);
@@ -93,6 +92,7 @@ inline std::string fill_device(const Place& place, Request& request, Gpu*& gpu) 
   request.model = &gpu->model;
   request.driver = gpu->driver;
   request.max_shared_bytes = gpu->max_shared_bytes;
+  request.machine.sm_count = gpu->sm_count;
   return gpu->why;
 }
 
@@ -129,15 +129,14 @@ inline Answer answer(const Operator& op, const Call& call) {
 
   int64_t shape[kMaxRank] = {};
   op.output_shape(values, shape);
-  bool nothing = false;
-  for (int i = 0; i < op.output_rank; ++i) nothing = nothing || shape[i] == 0;
-  if (!(reason = unfit_size(op, values, nothing)).empty()) return no_answer(std::move(reason));
+  request.nothing = writes_nothing(op, values);
+  if (!(reason = unfit_size(op, values, request.nothing)).empty()) return no_answer(std::move(reason));
   const std::vector<Candidate> candidates = select(op, kVariants, request);
   for (const Candidate& candidate : candidates) {
     OwnedTensor output = empty(shape, op.output_rank, dtype, place);
     last_variant() = candidate.number;
-    if (!nothing) reason = run_candidate(op, candidate, call, place, gpu, values, output.get());
-    if (nothing || reason.empty()) return Answer{std::move(output), ""};
+    if (!request.nothing) reason = run_candidate(op, candidate, call, place, gpu, request, output.get());
+    if (request.nothing || reason.empty()) return Answer{std::move(output), ""};
     reason = std::string(candidate.entry->name) + ": " + reason;
   }
   if (!reason.empty()) return no_answer(std::move(reason));
