@@ -376,5 +376,5 @@ def test_a_call_that_writes_nothing_computes_no_launch(package: ModuleType) -> N
         machine = machine_of("cuda", level, GPU, driver, 232_448, 132)
         for _ in range(200):
             call = _call(draw)
-            call |= {name: 0 for name in draw.sample(["N", "H_out", "W_out"], 2)}
+            call |= dict.fromkeys(draw.sample(["N", "H_out", "W_out"], 2), 0)
             extension.choose(OPERATOR, machine, "fp32", "fp32", [call[n] for n in names])
