@@ -299,6 +299,19 @@ def test_the_commands_run_as_they_stand() -> None:
     assert commands[3] == f"coldforge freeze {OP}"
 
 
+def test_what_reads_a_database_is_told_that_it_must_be_named() -> None:
+    study = typical_study()
+    alone, shared = tell(study), tell(study, shared=True)
+    lines = [step.command for step in shared.commands]
+    assert lines[1] == f"{alone.commands[1].command} --storage URL"
+    assert f"coldforge freeze {OP} --storage URL" in lines
+    assert [line for line in lines if "--storage" not in line] == [
+        alone.commands[i].command for i in (0, 2, 4)
+    ]
+    assert any("URL is the database" in note for note in shared.command_notes)
+    assert not any("URL" in note for note in alone.command_notes)
+
+
 def test_overridden_sizes_dtype_and_class_are_in_the_commands() -> None:
     from report_studies import problem_of
 

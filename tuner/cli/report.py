@@ -41,7 +41,7 @@ def command(study: str, output: str, bundle: str | None, storage: str | None, as
         raise InputError("--from and --storage both name where the study is; give one of them")
     opened = _carried(bundle) if bundle else open_storage(storage, load_settings().home, create=False)
     with storage_faults(opened):
-        story = tell(find_study(opened, study))
+        story = tell(find_study(opened, study), shared=storage is not None)
     page = render_page(story)
     write_whole(path, page)
     if as_json:

@@ -18,10 +18,13 @@ class Step:
     command: str
 
 
-def commands_of(material: Material, declared: Declared) -> tuple[list[Step], list[str]]:
+def commands_of(material: Material, declared: Declared, *, shared: bool) -> tuple[list[Step], list[str]]:
     """The commands, and what they leave open.
 
-    A path of this machine is never among them: a report travels.
+    A path of this machine is never among them, nor a database's address: a report travels.
+
+    Args:
+        shared: the study is in a database of its own, which some commands have to be told.
     """
     summary, notes = material.summary, list[str]()
     operator, target = summary["operator"], summary["target"]
@@ -29,17 +32,20 @@ def commands_of(material: Material, declared: Declared) -> tuple[list[Step], lis
     own = [] if declared.builtin else ["--templates", "DIR"]
     if own:
         notes.append("DIR is the folder with the operator's declarations.")
+    kept = ["--storage", "URL"] if shared else []
+    if kept:
+        notes.append("URL is the database that holds the study.")
     only = _template_option(material, declared)
     tune = ["tune", operator, "--target", target, *which, *only, "--trials", str(summary["finished"]), *own]
     steps = [Step("Tune: a study of these trials, on such a device", _line(tune))]
-    steps.append(Step("Look at the study on the terminal", _line(["show", summary["study"]])))
+    steps.append(Step("Look at the study on the terminal", _line(["show", summary["study"], *kept])))
     if best := material.best:
         chosen = [word for name, value in best["config"].items() for word in ("--set", f"{name}={value}")]
         place = ["--target", target, "--arch", summary["arch"], "--template", best["template"]]
         render = ["render", operator, *place, *which, *own, *chosen]
         steps.append(Step("Print the winner's source", _line(render)))
         package = [] if declared.builtin else ["--package", "my_kernels", "--out", "build"]
-        steps.append(Step("Freeze the winner", _line(["freeze", operator, *package])))
+        steps.append(Step("Freeze the winner", _line(["freeze", operator, *package, *kept])))
         bench = ["bench", operator, "--target", target, *which, *own, *package]
         steps.append(Step("Time the frozen kernel against PyTorch", _line(bench)))
     notes.append("The sampler's seed is no part of a study: another run may try other configs.")

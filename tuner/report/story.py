@@ -112,8 +112,12 @@ class Story:
         }
 
 
-def tell(study: Study) -> Story:
+def tell(study: Study, *, shared: bool = False) -> Story:
     """Works out the report of a study.
+
+    Args:
+        study: it.
+        shared: it is in a database that its commands have to name.
 
     Raises:
         ColdforgeError: the study is damaged.
@@ -123,7 +127,7 @@ def tell(study: Study) -> Story:
     verdict = verdict_of(material)
     importances = {name: importance_of(material, name) for name in material.templates}
     own = importances.get(material.best["template"]) if material.best else None
-    commands, notes = commands_of(material, declared)
+    commands, notes = commands_of(material, declared, shared=shared)
     return Story(
         material=material,
         declared=declared,
