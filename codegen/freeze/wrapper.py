@@ -33,6 +33,7 @@ def render_operator(signature: Signature) -> str:
         "scalars": [{"name": n, "default": repr(v)} for n, v in operator.scalars.items()],
         "attributes": signature.attributes,
         "chain": chain_texts(operator),
+        "unbatched": _takes_one_sample(signature),
         **_argument_lists(signature),
         "values": signature.value_names,
         "size_names": family.sizes,
@@ -53,6 +54,20 @@ def render_operator(signature: Signature) -> str:
         "module_quotients": _module_quotients(signature),
     }
     return environment().get_template("operator.py.jinja").render(context)
+
+
+def _takes_one_sample(signature: Signature) -> bool:
+    """Whether a sample without the batch's axis means the same, as to PyTorch's own layers: where samples lie along
+    the first axis of the input and of the output, along no other tensor's, and no step numbers the axes.
+    """
+    operator, family = signature.operator, signature.family
+    first, *others = signature.tensors
+    batch = first.shape[0].text.strip() if first.shape else ""
+    if batch not in family.run_time or any(step.is_reduction for step in operator.epilogue):
+        return False
+    read = [e for t in others for e in t.shape] + [*signature.output_shape[1:], *first.shape[1:]]
+    begins = bool(signature.output_shape) and signature.output_shape[0].text.strip() == batch
+    return begins and len(first.shape) > 1 and not any(batch in e.names for e in read)
 
 
 def _in_docstring(text: str) -> str:

@@ -166,7 +166,7 @@ def conv2d_divide_leaky_relu(
     gradient of its own. Tensors that are not contiguous are copied.
 
     Args:
-        x: [N, C_in, H, W].
+        x: [N, C_in, H, W], or one sample without its first axis.
         weight: [C_out, C_in // groups, R, S].
         bias: [C_out], or None.
         divisor: a number.
@@ -178,7 +178,7 @@ def conv2d_divide_leaky_relu(
         precision: the weakest error class allowed: fp32, tf32, fp16, bf16 (default: the dtype's own).
 
     Returns:
-        [N, C_out, H_out, W_out], contiguous, of the inputs' dtype; under autocast of the widest of their dtypes.
+        [N, C_out, H_out, W_out], of one sample without the first axis, contiguous, of the inputs' dtype; under autocast of the widest of their dtypes.
 
     Raises:
         TypeError: an argument of the wrong kind, or tensors of different dtypes.
@@ -197,11 +197,15 @@ def conv2d_divide_leaky_relu(
         try:
             return _op(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
         except RuntimeError as error:
+            if x.dim() == 3:
+                return conv2d_divide_leaky_relu(x.unsqueeze(0), weight, bias, divisor, negative_slope, stride=stride, padding=padding, dilation=dilation, groups=groups, precision=precision).squeeze(0)
             checked(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision)
             raise OP.cause_of(error) from None
     _tensors = (x, weight, bias,)
     if has_torch_function(_tensors):  # a class of tensors with ways of its own, or a stand-in of torch.fx
         return handle_torch_function(conv2d_divide_leaky_relu, _tensors, *_tensors, divisor, negative_slope, stride=stride, padding=padding, dilation=dilation, groups=groups, precision=precision)
+    if isinstance(x, Tensor) and x.dim() == 3:
+        return conv2d_divide_leaky_relu(x.unsqueeze(0), weight, bias, divisor, negative_slope, stride=stride, padding=padding, dilation=dilation, groups=groups, precision=precision).squeeze(0)
     return OP(*checked(x, weight, bias, divisor, negative_slope, stride, padding, dilation, groups, precision))
 
 

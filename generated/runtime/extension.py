@@ -133,6 +133,10 @@ class Extension:
             raise KeyError(operator)
         return self.variants[number] if number >= 0 else None
 
+    def none(self) -> contextlib.AbstractContextManager[None]:
+        """Makes this thread's calls take the reference."""
+        return self.only(len(self.variants))
+
     @contextlib.contextmanager
     def only(self, number: int) -> Iterator[None]:
         """Makes this thread's calls take that variant or the reference, nothing else."""

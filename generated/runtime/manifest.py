@@ -51,14 +51,19 @@ class Manifest:
             digest.update(path.read_bytes())
         return digest.hexdigest()
 
-    def check_files(self) -> None:
+    def check_files(self, *folders: str) -> None:
         """Checks each frozen file against its digest.
+
+        Args:
+            folders: only what is in these; all where none is named.
 
         Raises:
             PackageError: one is missing or was edited.
         """
         mend = "install the package again" if is_installed(self.root) else "run `coldforge freeze`"
         for name, expected in self.data["files"].items():
+            if folders and name.partition("/")[0] not in folders:
+                continue
             path = self.root / name
             try:
                 found = hashlib.sha256(path.read_bytes()).hexdigest()

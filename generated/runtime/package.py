@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,49 @@ class State:
 STATE = State()
 _LOCK = threading.RLock()
 _PORTABLE_CHECKED: set[tuple[Any, ...]] = set()
+
+
+def refuse_altered() -> None:
+    """Called before operators are imported: where a kernel is refused the reference answers, so nothing may answer
+    where that, or what checks its arguments, is not what was frozen. A manifest that cannot be read is said by
+    `load_if_built`.
+
+    Raises:
+        ImportError: such a file is missing, cut off or altered.
+    """
+    try:
+        found = manifest.load()
+    except PackageError:
+        return
+    try:
+        found.check_files("operators", "reference")
+    except PackageError as error:
+        raise ImportError(f"coldforge: {error}", name=build.PACKAGE) from None
+
+
+def last_variant() -> str | None:
+    """The frozen variant that answered this thread's last call of an operator of this package, as
+    ``ENTRY@ARCH``; None where PyTorch's reference did, and before the first call.
+    """
+    return None if STATE.extension is None else STATE.extension.last()
+
+
+@contextlib.contextmanager
+def reference_only() -> Iterator[None]:
+    """While it lasts, PyTorch's reference answers the calls of this thread, without a warning: to compare, or to
+    find out whether a kernel is at fault. Compiled graphs follow it too.
+    """
+    if not STATE.ready:
+        prepare()
+    if STATE.extension is None:
+        yield
+        return
+    before, fallback.CHECKING.on = fallback.CHECKING.on, True
+    try:
+        with STATE.extension.none():
+            yield
+    finally:
+        fallback.CHECKING.on = before
 
 
 def load_if_built() -> None:
@@ -166,7 +210,8 @@ def missing_name(name: str, package: str, known: list[str]) -> Exception:
     """
     if name.startswith("_"):
         return AttributeError(f"module {package!r} has no attribute {name!r}")
-    frozen = ", ".join(other for other in known if other != "replace") or "nothing"
+    own = ("last_variant", "reference_only", "replace")
+    frozen = ", ".join(other for other in known if other not in own) or "nothing"
     text = (
         f"{package} has no frozen {name!r} (it has {frozen}); for an operator of `coldforge list`: "
         f"run `coldforge tune {name}`, then `{fallback.freeze_command(name)}`"
