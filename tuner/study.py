@@ -26,6 +26,7 @@ from .bulk_storage import FINISHED, BulkStorage
 from .identity import StudyInputs
 from .limits import TIME
 from .outcome import TrialOutcome, TrialResult
+from .ranking import reconciled
 from .search import Point
 from .search.feasible import TEMPLATE
 from .stored import FINALS, WINNER, checked, checked_trial, is_ours, reading
@@ -152,7 +153,8 @@ class Study:
     @property
     def finals(self) -> list[dict[str, Any]]:
         """The finalists with their times; empty before the finals."""
-        return checked(self._attribute(_FINALS) or [], FINALS, f"study {self.name}: its finals")
+        rows = checked(self._attribute(_FINALS) or [], FINALS, f"study {self.name}: its finals")
+        return [reconciled(row) for row in rows]
 
     def trials(self) -> list[FrozenTrial]:
         """The finished trials, in order. Do not change them."""
