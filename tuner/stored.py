@@ -48,7 +48,11 @@ FINALS: Schema = Items(
         **dict.fromkeys(("ratio", "energy_j"), Maybe(NUMBER)),
         **dict.fromkeys(("ci95_ms", "ratio_ci95", "energy_ci95_j"), Maybe(Items(NUMBER))),
         "ratio_deciding": Maybe(
-            {**dict.fromkeys(("level", "p"), NUMBER), "interval": Items(NUMBER), "too_few_rounds": Maybe(BOOL)}
+            {
+                **dict.fromkeys(("level", "p"), NUMBER),
+                "interval": Items(NUMBER),
+                "too_few_rounds": Maybe(BOOL),
+            }
         ),
         "resources": Maybe(Each(INTEGER)),
     }

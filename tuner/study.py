@@ -24,6 +24,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ..codegen.errors import InputError, UnknownName
 from .bulk_storage import FINISHED, BulkStorage
 from .identity import StudyInputs
+from .labels import study_label
 from .limits import TIME
 from .outcome import TrialOutcome, TrialResult
 from .ranking import reconciled
@@ -306,7 +307,8 @@ def find_study(storage: BaseStorage | None, text: str, but: str = "") -> Study:
     if not matches:
         raise UnknownName("study", text, [study.name for study in studies])
     if len(matches) > 1:
-        raise InputError(f"study {text!r} is not unique: {', '.join(study.name for study in matches)}")
+        known = ", ".join(f"{study.name} ({study_label(study)})" for study in matches)
+        raise InputError(f"study {text!r} is not unique: {known}")
     return matches[0]
 
 
