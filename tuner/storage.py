@@ -30,6 +30,8 @@ from .storage_errors import storage_error
 
 _BUSY_TIMEOUT_S = 30
 _FIRST_OPEN_ATTEMPTS = 5
+_HEADER_BYTES = 100
+"""Of an SQLite file."""
 
 
 def default_url(home: Path) -> str:
@@ -133,6 +135,10 @@ def _refuse_foreign(path: Path, shown: Path) -> None:
     if not path.is_file() or path.stat().st_size == 0:
         return
     try:
+        if path.stat().st_size < _HEADER_BYTES:  # SQLite takes a file of one byte for an empty one
+            short = sqlite3.DatabaseError("file is not a database")
+            short.sqlite_errorcode = sqlite3.SQLITE_NOTADB
+            raise short
         with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)) as connection:
             # Tables alone: indexes have names of SQLite's own.
             tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")

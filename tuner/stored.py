@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..codegen.errors import ColdforgeError
+from ..codegen.errors import InputError
 from ..codegen.plain import BOOL, INTEGER, NUMBER, TEXT, WORD, Each, Items, Maybe, Schema, fault
 from .outcome import TrialOutcome
 
@@ -80,11 +80,11 @@ def checked(value: Any, schema: Schema, where: str) -> Any:
     """``value``, made as it should be.
 
     Raises:
-        ColdforgeError: it is not.
+        InputError: it is not.
     """
     wrong = fault(value, schema)
     if wrong:
-        raise ColdforgeError(f"{where} is damaged: {wrong}")
+        raise InputError(f"{where} is damaged: {wrong}")
     return value
 
 
@@ -92,13 +92,13 @@ def checked_trial(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """A trial's data, as `TrialResult.from_dict` takes them.
 
     Raises:
-        ColdforgeError: they are not made so.
+        InputError: they are not made so.
     """
     checked(data, TRIAL, where)
     if data["outcome"] not in set(TrialOutcome):
-        raise ColdforgeError(f"{where} is damaged: outcome {data['outcome'][:40]!r} is none")
+        raise InputError(f"{where} is damaged: outcome {data['outcome'][:40]!r} is none")
     if data["outcome"] == TrialOutcome.OK and data["time_ms"] is None:
-        raise ColdforgeError(f"{where} is damaged: time_ms is missing")
+        raise InputError(f"{where} is damaged: time_ms is missing")
     return {name: value for name, value in data.items() if value is not None}
 
 
@@ -107,11 +107,12 @@ def reading(what: str) -> Iterator[None]:
     """Around Optuna's reading of its own database: what it does not find as it left it is one line.
 
     Raises:
-        ColdforgeError: the database is damaged.
+        InputError: the database is damaged.
     """
     try:
         yield
     except _FOUND as error:
-        raise ColdforgeError(
-            f"{what} cannot be read, the database is damaged ({type(error).__name__}: {str(error)[:200]})"
+        raise InputError(
+            f"{what} cannot be read, the database is damaged and was left as it is "
+            f"({type(error).__name__}: {str(error)[:200]})"
         ) from error

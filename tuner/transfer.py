@@ -18,6 +18,8 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ..codegen.errors import InputError
+from .storage import storage_faults
+from .stored import reading
 from .study import REQUEST, ROOTS
 
 FORMAT = 1
@@ -28,11 +30,16 @@ def study_records(storage: BaseStorage | None, names: Iterable[str]) -> dict[str
 
     Args:
         names: study names; one that is not there is left out (its winner came in a bundle).
+
+    Raises:
+        InputError: the database is damaged.
+        ColdforgeError: it failed otherwise.
     """
     if storage is None:
         return {}
-    present = set(optuna.get_all_study_names(storage))
-    return {name: _record(storage, name) for name in sorted(set(names)) if name in present}
+    with storage_faults(storage), reading("the studies"):
+        present = set(optuna.get_all_study_names(storage))
+        return {name: _record(storage, name) for name in sorted(set(names)) if name in present}
 
 
 def import_studies(storage: BaseStorage | None, records: Mapping[str, Any]) -> list[str]:
@@ -44,19 +51,18 @@ def import_studies(storage: BaseStorage | None, records: Mapping[str, Any]) -> l
     """
     if storage is None:
         return []
-    present = set(optuna.get_all_study_names(storage))
     added = []
-    for name, record in records.items():
-        if name in present:
-            continue
-        trials, attributes = parsed_record(name, record)
-        study = optuna.create_study(storage=storage, study_name=name)
-        # The attributes last: a study without them is not listed, so a killed import leaves nothing half
-        # true.
-        study.add_trials(trials)
-        for key, value in attributes.items():
-            study.set_user_attr(key, value)
-        added.append(name)
+    with storage_faults(storage):
+        present = set(optuna.get_all_study_names(storage))
+        for name in [name for name in records if name not in present]:
+            trials, attributes = parsed_record(name, records[name])
+            study = optuna.create_study(storage=storage, study_name=name)
+            # The attributes last: a study without them is not listed, so a killed import leaves nothing half
+            # true.
+            study.add_trials(trials)
+            for key, value in attributes.items():
+                study.set_user_attr(key, value)
+            added.append(name)
     return added
 
 

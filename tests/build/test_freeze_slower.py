@@ -101,7 +101,8 @@ def test_what_was_faster_stays(
     assert run(["freeze", "--no-build"]) == 0
     said = capsys.readouterr().out
     assert (
-        f"    kept  {old.name}  (small C_out=6)  1 ms stays: the new winner takes 1.5 ms (--replace takes it)" in said
+        f"    kept  {old.name}  (small C_out=6)  1 ms stays: the new winner takes 1.5 ms (--replace takes it)"
+        in said
     )
     # A new package takes what generated/ holds: there the faster one is the one that stays as well.
     into = ("--package", "cf_slower", "--out", str(tmp_path / "out"))

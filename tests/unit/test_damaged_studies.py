@@ -15,6 +15,8 @@ from coldforge.codegen.home import writable_home
 from coldforge.tuner.cli import run
 from coldforge.tuner.storage import open_storage
 from coldforge.tuner.storage_errors import storage_error
+from coldforge.tuner.study import list_studies
+from coldforge.tuner.transfer import study_records
 from report_studies import OP, typical_study
 
 PAGE = 4096
@@ -44,22 +46,29 @@ def _overwritten(whole: bytes) -> bytes:
     return whole[: 2 * PAGE] + random.Random(1).randbytes(len(whole) - 2 * PAGE)
 
 
+def _one_byte(whole: bytes) -> bytes:
+    return whole[:1]
+
+
 def _no_text(whole: bytes) -> bytes:
     return whole.replace(b"CREATE TABLE studies", b"CREATE TABLE stu\xffies")
 
 
-@pytest.mark.parametrize("damage", [_foreign, _cut, _overwritten, _no_text])
+@pytest.mark.parametrize("damage", [_foreign, _cut, _overwritten, _no_text, _one_byte])
 @pytest.mark.parametrize(
     "command",
     [
         ["show"],
         ["show", OP],
         ["tune", OP, "--target", "cpu", "--trials", "1"],
+        ["tune", OP, "--target", "cpu", "--trials", "1", "--storage", "URL"],
+        ["show", OP, "--storage", "URL"],
         ["freeze", OP],
+        ["freeze", OP, "--bundle", "winners.zip"],
         ["export", OP, "--format", "csv"],
         ["report", OP, "-o", "report.html"],
     ],
-    ids=lambda command: command[0] + ("" if len(command) > 1 else " alone"),
+    ids=" ".join,
 )
 def test_a_damaged_file_is_said_to_be_and_left_alone(
     damage,
@@ -74,7 +83,9 @@ def test_a_damaged_file_is_said_to_be_and_left_alone(
     file, damaged = tmp_path / "studies.db", damage(whole)
     assert damaged != whole
     file.write_bytes(damaged)
-    assert run(command) == 2
+    if "URL" in command:
+        file = file.rename(tmp_path / "named.db")
+    assert run([f"sqlite:///{file}" if word == "URL" else word for word in command]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -82,6 +93,52 @@ def test_a_damaged_file_is_said_to_be_and_left_alone(
         assert part in err
     assert file.read_bytes() == damaged
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("table", ["study_user_attributes", "trial_user_attributes"])
+@pytest.mark.parametrize("command", [["show", OP], ["export", OP, "--format", "csv"]])
+def test_a_cell_that_holds_no_json_is_bad_input(
+    table: str,
+    command: list[str],
+    whole: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The file is whole to SQLite, and what is written in it is not."""
+    monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path))
+    file = tmp_path / "studies.db"
+    file.write_bytes(whole)
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute(f"UPDATE {table} SET value_json = substr(value_json, 1, length(value_json) - 1)")
+        connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = file.read_bytes()
+    assert run(command) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "the database is damaged and was left as it is (JSONDecodeError" in err
+    assert file.read_bytes() == content
+
+
+def test_a_study_that_is_read_whole_may_be_damaged_too(whole: bytes, tmp_path: Path) -> None:
+    """What a bundle carries of a study is read without its summary."""
+    file = tmp_path / "studies.db"
+    file.write_bytes(whole)
+    storage = open_storage(None, tmp_path)
+    assert storage is not None
+    (study,) = list_studies(storage)
+    assert set(study_records(storage, [study.name, "none"])) == {study.name}
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE trial_user_attributes SET value_json = '{'")
+        connection.commit()
+    with pytest.raises(InputError, match="the database is damaged"):
+        study_records(open_storage(None, tmp_path), [study.name])
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("DROP TABLE trial_user_attributes")
+        connection.commit()
+    with pytest.raises(InputError, match=r"cannot be read or written: .*no such table"):
+        study_records(open_storage(None, tmp_path), [study.name])
 
 
 def test_a_full_disk_is_no_bad_input() -> None:
