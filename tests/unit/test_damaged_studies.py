@@ -134,11 +134,12 @@ def test_a_study_that_is_read_whole_may_be_damaged_too(whole: bytes, tmp_path: P
         connection.commit()
     with pytest.raises(InputError, match="the database is damaged"):
         study_records(open_storage(None, tmp_path), [study.name])
+    opened = open_storage(None, tmp_path)
     with contextlib.closing(sqlite3.connect(file)) as connection:
-        connection.execute("DROP TABLE trial_user_attributes")
+        connection.execute("DROP TABLE studies")
         connection.commit()
     with pytest.raises(InputError, match=r"cannot be read or written: .*no such table"):
-        study_records(open_storage(None, tmp_path), [study.name])
+        study_records(opened, [study.name])
 
 
 def test_a_full_disk_is_no_bad_input() -> None:
