@@ -45,6 +45,7 @@ def render_operator(signature: Signature) -> str:
         "derived": [(n, e.text) for n, e in family.derived.items()],
         "output": [e.text for e in signature.output_shape],
         "output_names": _names(signature.output_shape),
+        "quotients": signature.quotients,
         "output_minimums": signature.output_minimums,
         "reduction": family.reduction_length.text,
         "reduction_names": _names([family.reduction_length]),
@@ -57,8 +58,9 @@ def render_operator(signature: Signature) -> str:
 
 
 def _takes_one_sample(signature: Signature) -> bool:
-    """Whether a sample without the batch's axis means the same, as to PyTorch's own layers: where samples lie along
-    the first axis of the input and of the output, along no other tensor's, and no step numbers the axes.
+    """Whether a sample without the batch's axis means the same, as to PyTorch's own layers: where samples lie
+    along the first axis of the input and of the output, along no other tensor's, and no step numbers the
+    axes.
     """
     operator, family = signature.operator, signature.family
     first, *others = signature.tensors

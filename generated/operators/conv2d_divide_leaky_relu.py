@@ -63,6 +63,7 @@ def sizes(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
     W_out = (W + 2 * padding_w - dilation_w * (S - 1) - 1) // stride_w + 1
     arguments.expect("weight", weight, [C_out, C_in // groups, R, S], "C_out, C_in // groups, R, S")
     arguments.expect("bias", bias, [C_out], "C_out")
+    arguments.divisible("C_in", C_in, "groups", groups)
     arguments.output_size("H_out", H_out)
     arguments.output_size("W_out", W_out)
     return {

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +137,31 @@ def tune_command(op: FrozenOp, arguments: Sequence[Any]) -> str:
     shape = ",".join(f"{name}={value}" for name, value in fields.items())
     command = f"coldforge tune {op.name} --target {'cuda' if tensors[0].is_cuda else 'cpu'} --shape {shape}"
     return command if dtype == "fp32" else f"{command} --dtype {dtype}"
+
+
+def tune_command_of(op: FrozenOp, tensors: Mapping[str, Tensor | None], attributes: Mapping[str, Any]) -> str:
+    """The same for parameters whose input is not known: of any batch and image."""
+    given = [tensors[name] for name in op.tensors[1:]]
+    numbers = [attributes[name] for name in op.attributes]
+    sample = next(t for t in given if t is not None)
+    channels = {
+        size * factor for size in sample.shape[:2] for factor in (1, int(attributes.get("groups", 1)))
+    }
+    for count in sorted(channels):
+        try:  # two inputs: what differs is theirs
+            shapes = [(n, count, *[side] * (sample.dim() - 2)) for n, side in ((2, 1021), (3, 2039))]
+            first, second = (op.sizes(sample.new_empty(s, device="meta"), *given, *numbers) for s in shapes)
+        except ValueError:
+            continue
+        names = [n for n in _shape_fields(op, numbers) if first[n] == second[n]]
+        fields = {n: first[n] for n in names}
+        fields |= {n: 0 for n, t in tensors.items() if t is None}
+        shape = ",".join(f"{name}={value}" for name, value in fields.items())
+        place = "cuda" if sample.is_cuda else "cpu"
+        command = f"coldforge tune {op.name} --target {place} --shape {shape}"
+        dtype = _DTYPES.get(str(sample.dtype), "fp32")
+        return command if dtype == "fp32" else f"{command} --dtype {dtype}"
+    return f"coldforge tune {op.name}"
 
 
 def freeze_command(name: str) -> str:
