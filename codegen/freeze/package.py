@@ -28,6 +28,7 @@ from .manifest import FORMAT, checks_of, entries_of, to_json
 from .portable import ptx_facts
 from .signature import Signature
 from .table import cuda_major, render_table
+from .tunable import tunable_dtypes
 from .units import all_units, cubins_by_entry, entry_units, level_of, ptx_by_entry, source_path
 from .winner import Winner
 from .wrapper import render_init, render_operator
@@ -215,7 +216,9 @@ def _package_files(
             texts[f"reference/{name}"] = _copied(BUILTIN_ROOT / name, f"templates/{name}")
     for signature in signatures:
         family = signature.family
-        texts[f"operators/{signature.operator.name}.py"] = render_operator(signature)
+        texts[f"operators/{signature.operator.name}.py"] = render_operator(
+            signature, tunable_dtypes(signature.operator, known)
+        )
         texts[f"reference/{family.name}.py"] = _copied(
             family.reference_file, f"{family.folder.name}/{family.reference_file.name}"
         )

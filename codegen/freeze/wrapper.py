@@ -5,7 +5,7 @@ package's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..expr import Expr
@@ -17,8 +17,12 @@ from .templates import environment
 _FUNCTIONS = ("ceil_div", "round_up")
 
 
-def render_operator(signature: Signature) -> str:
-    """The text of ``operators/<name>.py``: reference, checks, wrapper and module."""
+def render_operator(signature: Signature, tunable: Mapping[str, Sequence[str]] | None = None) -> str:
+    """The text of ``operators/<name>.py``: reference, checks, wrapper and module.
+
+    Args:
+        tunable: kind of target -> dtypes in which it can be tuned; all where it is not said.
+    """
     operator, family = signature.operator, signature.family
     context = {
         "name": operator.name,
@@ -33,6 +37,7 @@ def render_operator(signature: Signature) -> str:
         "scalars": [{"name": n, "default": repr(v)} for n, v in operator.scalars.items()],
         "attributes": signature.attributes,
         "chain": chain_texts(operator),
+        "tunable": {kind: list(dtypes) for kind, dtypes in (tunable or {}).items()},
         "unbatched": _takes_one_sample(signature),
         **_argument_lists(signature),
         "values": signature.value_names,

@@ -141,6 +141,7 @@ OP = FrozenOp(
     output_shape=output_shape,
     reduction_length=reduction_length,
     check=checked,
+    tunable={'cpu': ['fp32'], 'cuda': ['fp32', 'fp16', 'bf16']},
     chain=[
         Step("div", {"value": "divisor"}),
         Step("leaky_relu", {"negative_slope": "negative_slope"}),

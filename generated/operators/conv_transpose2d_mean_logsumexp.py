@@ -172,6 +172,7 @@ OP = FrozenOp(
     output_shape=output_shape,
     reduction_length=reduction_length,
     check=checked,
+    tunable={'cpu': ['fp32'], 'cuda': ['fp32', 'fp16', 'bf16']},
     chain=[
         Step("add", {"value": "bias"}, broadcast=(1, -1, 1, 1)),
         Step("logsumexp", axes=(1,), keepdim=True),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .manifest import ROOT
+from .manifest import ROOT, is_installed
 from .namespace import NAMESPACE
 
 if TYPE_CHECKING:
@@ -53,10 +53,16 @@ def warn(op: FrozenOp, arguments: Sequence[Any], reason: str) -> None:
     if CHECKING.on or (op.name, reason) in _warned:
         return
     _warned.add((op.name, reason))
-    advice = f"; tune one: {tune_command(op, arguments)}, then {freeze_command(op.name)}"
-    advice = advice if reason.startswith(_TUNABLE) else ""
-    text = f"coldforge: {op.name} runs the PyTorch reference: {reason}{advice}"
+    advice = _advice(op, arguments) if reason.startswith(_TUNABLE) else ""
+    text = f"coldforge: {op.name} runs the PyTorch reference: {reason}; {advice}".removesuffix("; ")
     warnings.warn(text, RuntimeWarning, stacklevel=_callers_level())
+
+
+def _advice(op: FrozenOp, arguments: Sequence[Any]) -> str:
+    kind, dtype = "cuda" if arguments[0].is_cuda else "cpu", _DTYPES.get(str(arguments[0].dtype), "")
+    if dtype not in op.tunable.get(kind, (dtype,)):
+        return f"no template computes {dtype} on {kind}"
+    return f"tune one: {tune_command(op, arguments)}, then {freeze_command(op.name)}"
 
 
 def _callers_level() -> int:
@@ -167,7 +173,11 @@ def tune_command_of(op: FrozenOp, tensors: Mapping[str, Tensor | None], attribut
 def freeze_command(name: str) -> str:
     """The command line that would freeze that operator into this package."""
     command = f"coldforge freeze {name}"
-    return command if NAMESPACE == "coldforge" else f"{command} --package {NAMESPACE} --out {ROOT.parent}"
+    if NAMESPACE == "coldforge":
+        return command
+    if is_installed(ROOT):  # pip's files are pip's
+        return f"{command} --package {NAMESPACE} --out DIR (where it was made), and install its wheel again"
+    return f"{command} --package {NAMESPACE} --out {ROOT.parent}"
 
 
 def _shape_fields(op: FrozenOp, attributes: Sequence[Any]) -> list[str]:

@@ -97,8 +97,9 @@ class FrozenOp:
         check: (tensors, scalars, attributes, precision), as a caller wrote them -> the same, each in its one
             form, or an error that says what is wrong.
         chain: the steps of the epilogue.
-        overload: the registered op; None until the extension is loaded.
-        traced: the same with a gradient.
+        tunable: kind of target -> dtypes in which some template of the operator has a kernel; empty: not
+        known. overload: the registered op; None until the extension is loaded. traced: the same with a
+        gradient.
     """
 
     name: str
@@ -118,6 +119,7 @@ class FrozenOp:
     reduction_length: Callable[[dict[str, int]], int]
     check: Callable[..., tuple[Any, ...]]
     chain: Sequence[Step] = ()
+    tunable: Mapping[str, Sequence[str]] = field(default_factory=dict)
     reducing: ReducingChain | None = None
     overload: Any = field(default=None, init=False)
     traced: Any = field(default=None, init=False)
