@@ -57,8 +57,9 @@ def render_operator(signature: Signature) -> str:
 
 
 def _takes_one_sample(signature: Signature) -> bool:
-    """Whether a sample without the batch's axis means the same, as to PyTorch's own layers: where samples lie along
-    the first axis of the input and of the output, along no other tensor's, and no step numbers the axes.
+    """Whether a sample without the batch's axis means the same, as to PyTorch's own layers: where samples lie
+    along the first axis of the input and of the output, along no other tensor's, and no step numbers the
+    axes.
     """
     operator, family = signature.operator, signature.family
     first, *others = signature.tensors
