@@ -135,6 +135,12 @@ class Space:
     launch_exprs: Mapping[str, Expr] = field(default_factory=dict, hash=False)
 
     @property
+    def geometry(self) -> dict[str, Expr]:
+        """The launch geometry alone: what is executed. `work` changes no launch and no time, so neither a
+        study nor what is known of an executed config hangs on it."""
+        return {name: expression for name, expression in self.launch_exprs.items() if name != "work"}
+
+    @property
     def name(self) -> str:
         """``conv2d/direct/cuda``"""
         return f"{self.family}/{self.template}/{self.kind}"
@@ -254,8 +260,7 @@ class Space:
             DeclarationError: an expression fails or is not an integer.
         """
         env = self.environment(problem, config, target)
-        geometry = {name: e for name, e in self.launch_exprs.items() if name != "work"}
-        return Launch(**{name: evaluate_int(e.text, env) for name, e in geometry.items()})
+        return Launch(**{name: evaluate_int(e.text, env) for name, e in self.geometry.items()})
 
 
 def enumerate_legal(space: Space, problem: Problem, target: Target) -> Iterator[Config]:

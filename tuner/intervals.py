@@ -79,6 +79,24 @@ class MedianBootstrap:
         high = min(int(np.searchsorted(self._up_to, 1 - tail)), last)
         return Interval(float(self._values[low]), float(self._values[high]))
 
+    def interval_about(self, point: float, level: float = 0.95) -> Interval:
+        """The interval of that level, which leaves out a point only where `p_value` is below 1 - level: where
+        so few independent values cannot say so, as no sign test of them could, it reaches to the point.
+
+        Args:
+            point: Above 0, as the values are.
+            level: Coverage, below 1.
+        """
+        found = self.interval(level)
+        if self.p_value(point) < 1 - level:
+            return found
+        return Interval(min(found.low, point), max(found.high, point))
+
+    def too_few_about(self, point: float, level: float) -> bool:
+        """Whether the number of independent values alone keeps an interval from leaving the point out."""
+        found = self.interval(level)
+        return not found.low <= point <= found.high and self.p_value(point) >= 1 - level
+
     def p_value(self, point: float) -> float:
         """Twice the share of the distribution on the thin side of a point: under 1 - level, the interval of
         that level excludes it. No less than what a sign test of as many independent values can say, unless

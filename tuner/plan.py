@@ -209,7 +209,7 @@ def space_digest(space: Space) -> str:
             },
             "derived": {name: expression.text for name, expression in space.derived.items()},
             "constraints": sorted(rule.require.text for rule in space.constraints),
-            "launch": {name: expression.text for name, expression in space.launch_exprs.items()},
+            "launch": {name: expression.text for name, expression in space.geometry.items()},
         }
     )
 

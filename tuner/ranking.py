@@ -4,7 +4,9 @@ rule by which one of these is chosen.
 
 Each of the others is compared with the leader by the median of its ratios to it, round by round. It counts
 as slower when the 99% bootstrap interval of that median, corrected after Holm for the number of comparisons,
-lies above 1; else it is tied with the leader. A leader with which nobody is tied is declared the winner.
+lies above 1; else it is tied with the leader. Few independent rounds cannot say so at that level, however far
+apart the times are of which they consist, unless that is very far: then the interval is made to reach 1 (see
+`intervals.MedianBootstrap.interval_about`). A leader with which nobody is tied is declared the winner.
 Otherwise the tied ones are named, and among those within `NEAR` of the leader the one is chosen that needs
 the fewest registers, then the one with the smallest code, then the one tried first: on a CPU, whose compiler
 reports no registers, the smallest code decides. A tie whose ratio is further away is named and not chosen:
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,8 +43,9 @@ class Ratio:
         median: Of the ratios of the rounds that both have.
         ci95: Its 95% interval.
         level: Of the interval that decides, corrected for the number of comparisons.
-        deciding: That interval.
+        deciding: That interval: the contestant is slower just where it lies above 1.
         p: The level at which an interval just excludes 1, taken from 1.
+        too_few_rounds: Whether it would lie above 1, were there more independent rounds like these.
     """
 
     median: float
@@ -49,14 +53,30 @@ class Ratio:
     level: float
     deciding: Interval
     p: float
+    too_few_rounds: bool = False
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON."""
-        return {
-            "ratio": self.median,
-            "ratio_ci95": self.ci95.to_list(),
-            "ratio_deciding": {"level": self.level, "interval": self.deciding.to_list(), "p": self.p},
-        }
+        deciding = {"level": self.level, "interval": self.deciding.to_list(), "p": self.p}
+        deciding |= {"too_few_rounds": True} if self.too_few_rounds else {}
+        return {"ratio": self.median, "ratio_ci95": self.ci95.to_list(), "ratio_deciding": deciding}
+
+
+def reconciled(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored finalist whose deciding interval says what its standing says. An older version stored it as it
+    was where few rounds decided: above 1, though tied."""
+    deciding = row.get("ratio_deciding")
+    if not deciding or row.get("standing") != TIED or not deciding["interval"]:
+        return dict(row)
+    if deciding["interval"][0] <= 1 or deciding["p"] < 1 - deciding["level"]:
+        return dict(row)
+    reaching = {**deciding, "interval": [1.0, *deciding["interval"][1:]], "too_few_rounds": True}
+    return {**row, "ratio_deciding": reaching}
+
+
+def too_few_rounds(row: Mapping[str, Any]) -> bool:
+    """Whether a finalist, as `Ratio.to_dict` left it, is tied for its few independent rounds alone."""
+    return row.get("standing") == TIED and bool((row.get("ratio_deciding") or {}).get("too_few_rounds"))
 
 
 @dataclass(frozen=True)
@@ -128,8 +148,7 @@ def rank(contestants: Sequence[Turns], level: float = LEVEL) -> Ranking:
         if index != leader:
             standing = SLOWER if index in slower else TIED
         if bootstrap is not None:
-            deciding, p = bootstrap.interval(levels[index]), bootstrap.p_value(1.0)
-            ratio = Ratio(bootstrap.median, bootstrap.interval(), levels[index], deciding, p)
+            ratio = _ratio(bootstrap, levels[index])
         places.append(Place(float(np.median(values)), median_interval(values), standing, ratio))
     ratios = {i: r.median for i, place in enumerate(places) if (r := place.ratio) and i not in slower}
     unknown = [i for i, place in enumerate(places) if place.standing == TIED and place.ratio is None]
@@ -178,13 +197,20 @@ def _against(samples: Turns, leader: Turns) -> MedianBootstrap | None:
     return ratio_bootstrap(*both) if both[0] else None
 
 
+def _ratio(found: MedianBootstrap, level: float) -> Ratio:
+    deciding = found.interval_about(1.0, level)
+    too_few = found.median > 1 and found.too_few_about(1.0, level)
+    return Ratio(found.median, found.interval_about(1.0), level, deciding, found.p_value(1.0), too_few)
+
+
 def _holm(found: Mapping[int, MedianBootstrap], level: float) -> tuple[dict[int, float], set[int]]:
     """The level of each comparison, and which of them say that the contestant is slower.
 
     The surest is judged first, at 1 - (1 - level) / comparisons, the next as one of the comparisons that are
-    left, and so on until one fails; then all that are left fail, at that one's level.
+    left, and so on until one fails; then all that are left fail, at that one's level. One whose ratio is no
+    more than 1 cannot be slower, however sure its ratio is: it comes last, where it fails nobody else.
     """
-    order = sorted(found, key=lambda index: found[index].p_value(1.0))
+    order = sorted(found, key=lambda index: (found[index].median <= 1, found[index].p_value(1.0)))
     levels, slower, failed = {}, set[int](), 0.0
     for position, index in enumerate(order):
         own = failed or 1 - (1 - level) / (len(order) - position)

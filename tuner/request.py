@@ -121,7 +121,7 @@ def trial_request(
         artifact=artifact.to_dict(),
         template=space.template,
         config=dict(config),
-        launch={name: expression.text for name, expression in space.launch_exprs.items()},
+        launch={name: expression.text for name, expression in space.geometry.items()},
         derived={name: expression.text for name, expression in space.derived.items()},
         precision=precision or problem.precision,
         best_ms=best_ms,

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .intervals import median_interval
+from .labels import study_label
 from .outcome import TrialOutcome, TrialResult
 from .show_finals import differs, finals_parts
 from .speed import fraction_of_floor, is_highest, percent, speed_text
@@ -44,16 +45,22 @@ def causes_of(results: list[TrialResult]) -> dict[str, dict[str, Any]]:
 
 
 def studies_document(studies: Sequence[Study]) -> dict[str, Any]:
-    """The list of studies, the newest first."""
-    keys = ("study", "operator", "target", "device", "workload", "finished", "outcomes", "touched", "best")
-    keys += ("finals_held",)
-    rows = [summarise(study) for study in reversed(studies)]
+    """The list of studies, the newest first; ``shape`` is the workload, with what ``--shape`` changed."""
+    keys = ("study", "operator", "target", "device", "workload", "shape", "finished", "outcomes", "touched")
+    keys += ("best", "finals_held")
+    rows = [{**summarise(study), "shape": study_label(study)} for study in reversed(studies)]
     return {"studies": [{key: row[key] for key in keys} for row in rows]}
 
 
-def study_tables(document: Mapping[str, Any]) -> RenderableType:
-    """One study for a person."""
+def study_tables(document: Mapping[str, Any], others: int = 0) -> RenderableType:
+    """One study for a person.
+
+    Args:
+        others: older studies of the operator that was asked for.
+    """
     parts: list[RenderableType] = [_facts(document), *finals_parts(document)]
+    if others:
+        parts.insert(0, Text(f"the newest of {others + 1} studies; coldforge show lists them"))
     if document["top"]:
         parts.append(_top(document["top"], document["best"]))
     if document["failures"]:
@@ -106,7 +113,7 @@ def _disturbed(run: Mapping[str, Any]) -> str:
 
 
 def studies_list(document: Mapping[str, Any]) -> RenderableType:
-    """The list of studies for a person: the whole name, which one may copy, and a line about it."""
+    """The list of studies for a person: the whole name, which one may copy, and two lines about it."""
     if not document["studies"]:
         return Text("no studies yet; coldforge tune OP makes one")
     parts: list[RenderableType] = []
@@ -117,7 +124,8 @@ def studies_list(document: Mapping[str, Any]) -> RenderableType:
         configs = f"{row['finished']} configs" + (f", {failed} of them failed" if failed else "")
         touched = row["touched"][:16].replace("T", " ")
         parts.append(Text(row["study"], style="bold", no_wrap=True, overflow="ignore"))
-        parts.append(Text(f"    {row['device']}, {configs}, best {best}{provisional}, {touched} UTC"))
+        parts.append(Text(f"    {row['shape']}: {configs}, best {best}{provisional}"))
+        parts.append(Text(f"    {row['device']}, {touched} UTC"))
     return Group(*parts)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .limits import ENERGY
-from .ranking import LEADER, LEVEL, NEAR, SLOWER, TIED
+from .ranking import LEADER, LEVEL, NEAR, SLOWER, TIED, too_few_rounds
 
 _ORDER = {LEADER: 0, TIED: 1, SLOWER: 2}
 _SIZES = {"registers": "regs", "code_bytes": "code"}
@@ -42,7 +42,9 @@ def verdict_line(document: Mapping[str, Any]) -> str:
     if ties:
         near = f"chosen among those within {100 * (NEAR - 1):g}%"
         which = "take the least energy" if energy else "be the fastest"
-        return f"finals: {ties} configs may {which}; {near}: {document['rule']}"
+        few = sum(map(too_few_rounds, document["finals"]))
+        unsure = f" (of {few} too few independent rounds were taken to say)" if few else ""
+        return f"finals: {ties} configs may {which}{unsure}; {near}: {document['rule']}"
     return "finals: the configs were not timed side by side; the fastest median was taken"
 
 
@@ -61,6 +63,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     figure = "energy_j" if energy else "time_ms"
     for row in sorted(rows, key=lambda row: (_ORDER.get(row["standing"], 3), row[figure] or 0.0)):
         standing = "chosen" if row is winner else row["standing"]
+        standing += ", few rounds" if too_few_rounds(row) else ""
         sizes = [str((row.get("resources") or {}).get(name, "-")) for name in sized]
         cells = [Text(cell) for cell in (standing, *_figures(row, energy), *sizes, differs(row, winner))]
         table.add_row(*cells, style="bold" if row is winner else "")

@@ -47,6 +47,13 @@ FINALS: Schema = Items(
         "chosen": Maybe(BOOL),
         **dict.fromkeys(("ratio", "energy_j"), Maybe(NUMBER)),
         **dict.fromkeys(("ci95_ms", "ratio_ci95", "energy_ci95_j"), Maybe(Items(NUMBER))),
+        "ratio_deciding": Maybe(
+            {
+                **dict.fromkeys(("level", "p"), NUMBER),
+                "interval": Items(NUMBER),
+                "too_few_rounds": Maybe(BOOL),
+            }
+        ),
         "resources": Maybe(Each(INTEGER)),
     }
 )

@@ -24,8 +24,10 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ..codegen.errors import InputError, UnknownName
 from .bulk_storage import FINISHED, BulkStorage
 from .identity import StudyInputs
+from .labels import study_label
 from .limits import TIME
 from .outcome import TrialOutcome, TrialResult
+from .ranking import reconciled
 from .search import Point
 from .search.feasible import TEMPLATE
 from .stored import FINALS, WINNER, checked, checked_trial, is_ours, reading
@@ -152,7 +154,8 @@ class Study:
     @property
     def finals(self) -> list[dict[str, Any]]:
         """The finalists with their times; empty before the finals."""
-        return checked(self._attribute(_FINALS) or [], FINALS, f"study {self.name}: its finals")
+        rows = checked(self._attribute(_FINALS) or [], FINALS, f"study {self.name}: its finals")
+        return [reconciled(row) for row in rows]
 
     def trials(self) -> list[FrozenTrial]:
         """The finished trials, in order. Do not change them."""
@@ -304,7 +307,8 @@ def find_study(storage: BaseStorage | None, text: str, but: str = "") -> Study:
     if not matches:
         raise UnknownName("study", text, [study.name for study in studies])
     if len(matches) > 1:
-        raise InputError(f"study {text!r} is not unique: {', '.join(study.name for study in matches)}")
+        known = ", ".join(f"{study.name} ({study_label(study)})" for study in matches)
+        raise InputError(f"study {text!r} is not unique: {known}")
     return matches[0]
 
 

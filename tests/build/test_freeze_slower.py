@@ -94,18 +94,21 @@ def test_what_was_faster_stays(
     freeze([old], own, "coldforge")
     _store(tmp_path / "home", new, (new, TrialOutcome.OK))
     report = _freeze(capsys)
-    assert report["entries"] == [{"name": old.name, "what": "slower", "old_ms": 1.0, "new_ms": 1.5}]
+    entry = {"name": old.name, "shape": "small C_out=6", "old_ms": 1.0, "new_ms": 1.5}
+    assert report["entries"] == [{**entry, "what": "slower"}]
     assert not report["changed"]
     assert load_winners(own) == [old]
     assert run(["freeze", "--no-build"]) == 0
     said = capsys.readouterr().out
-    assert f"    kept  {old.name}  1 ms stays: the new winner takes 1.5 ms (--replace takes it)" in said
+    assert (
+        f"    kept  {old.name}  (small C_out=6)  1 ms stays: the new winner takes 1.5 ms (--replace takes it)" in said
+    )
     # A new package takes what generated/ holds: there the faster one is the one that stays as well.
     into = ("--package", "cf_slower", "--out", str(tmp_path / "out"))
     assert [e["what"] for e in _freeze(capsys, *into)["entries"]] == ["slower"]
     assert load_winners(tmp_path / "out" / "cf_slower") == [old]
     report = _freeze(capsys, "--replace")
-    assert report["entries"] == [{"name": old.name, "what": "replaced", "old_ms": 1.0, "new_ms": 1.5}]
+    assert report["entries"] == [{**entry, "what": "replaced"}]
     assert load_winners(own) == [new]
     # And what the package did not hold itself is new to it.
     assert [e["what"] for e in _freeze(capsys, *into, "--replace")["entries"]] == ["replaced"]

@@ -224,6 +224,8 @@ def test_several_shapes_make_one_study_each_and_are_frozen_together(home: Path, 
     folder = ["--package", "cf_shapes", "--out", str(tmp_path), "--no-build", "--json"]
     frozen = json.loads(_run(home, "freeze", OP, *folder).stdout)
     assert {entry["what"] for entry in frozen["entries"]} == {"added"}
+    told = {entry["shape"] for entry in frozen["entries"]}
+    assert {"small N=1,H=20,W=20", "small N=2,H=9,W=31"} <= told
     entries = json.loads((tmp_path / "cf_shapes" / "manifest.json").read_text())["entries"]
     tuned = {tuple(e["workload"][n] for n in "NHW") for e in entries}
     assert {(1, 20, 20), (2, 9, 31)} <= tuned

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.problem import make_problem
 from coldforge.tuner.check.instantiations import MOST_CONFIGS, founders
 from coldforge.tuner.cli import COMMANDS, run
 
@@ -55,6 +56,38 @@ def test_list_of_some_operators(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(cpu["help"]["direct"]) == set(cpu["parameters"]["direct"])
 
 
+def test_list_says_what_a_shape_may_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["list", OP]) == 0
+    shown = capsys.readouterr().out
+    assert "single    N=1, C_in=8, H=128, W=128, C_out=64, kernel_size=3" in shown
+    assert "fields of --shape: N, C_in, H, W" in shown
+    assert "bias=0 leaves bias out" in " ".join(shown.split())
+    assert run(["list", OP, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["operators"]
+    operator = catalogue().operator(OP)
+    assert list(row["workload_fields"]) == row["workloads"]
+    assert row["workload_fields"]["unbiased"]["bias"] == 0
+    for name, fields in row["workload_fields"].items():
+        assert set(fields) <= set(row["shape_fields"])
+        same, problem = make_problem(operator, "seed", fields), make_problem(operator, name)
+        assert (same.dims, same.absent) == (problem.dims, problem.absent)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_list_of_one_target(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", OP, "--target", kind]) == 0
+    shown = capsys.readouterr().out
+    other = {"cuda": "cpu", "cpu": "cuda"}[kind]
+    assert f"template conv2d/direct/{kind}" in shown
+    assert f"template conv2d/direct/{other}" not in shown
+    assert run(["list", OP, "--target", kind, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["targets"]) == set(document["operators"][0]["targets"]) == {kind}
+
+
 def test_render_prints_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", OP, "--set", "TILE_X=32", "--set", "OC_TILE=16"]) == 0
     text = capsys.readouterr().out
@@ -89,6 +122,7 @@ def test_render_prints_source(capsys: pytest.CaptureFixture[str]) -> None:
         (["nope"], "No such command 'nope'; there are list, render,"),
         (["tun", OP], "No such command 'tun'; did you mean tune?"),
         (["list", "--bogus"], "No such option"),
+        (["list", "--target", "tpu"], "'tpu'"),
         (["list", OP, "nope"], "unknown operator 'nope'"),
     ],
 )

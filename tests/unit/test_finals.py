@@ -99,6 +99,24 @@ def test_ties_are_named_and_the_smallest_code_is_chosen(bench: Bench) -> None:
     json.dumps(summary)
 
 
+def test_a_tie_of_too_few_rounds_says_so(bench: Bench) -> None:
+    """As a machine of many loads gives: the figures lie apart, and there are too few to say so."""
+    alike(bench, 1.0, 1.4)
+    assert bench.tune(trials=12) == "ok"
+    rows = bench.study.finals
+    index = next(i for i, row in enumerate(rows) if row.get("ratio"))
+    deciding = {"level": 0.99, "interval": [1.0, 1.5], "p": 2.0**-5, "too_few_rounds": True}
+    rows[index] |= {"standing": "tied", "ratio_deciding": deciding}
+    named = [{"template": row["template"], "config": row["config"]} for row in rows]
+    leader = next(i for i, row in enumerate(rows) if row["standing"] == "leader")
+    unsure = {"declared": False, "ties": [named[leader], named[index]], "rule": "the rule"}
+    bench.study.set_winner({**(bench.study.winner or {}), **unsure}, rows)
+    shown = text_of(study_tables(study_document(bench.study)))
+    assert "2 configs may be the fastest (of 1 too few independent rounds were taken to say)" in shown
+    assert "tied, few rounds" in shown
+    checked(rows, FINALS, "finals")
+
+
 def test_the_earlier_trial_wins_where_nothing_else_differs(bench: Bench) -> None:
     bench.worker.time_ms = lambda job: 1.0  # type: ignore[method-assign]
     assert bench.tune(trials=12) == "ok"

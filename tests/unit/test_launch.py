@@ -12,9 +12,12 @@ from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.compile import Artifact, Resources
 from coldforge.codegen.errors import DeclarationError
 from coldforge.codegen.problem import make_problem
+from coldforge.codegen.render import KernelSource
 from coldforge.codegen.space import Launch, Space
 from coldforge.codegen.space_file import load_space
 from coldforge.codegen.target import cpu_target_for, cuda_target
+from coldforge.tuner.check.device_code import instantiation_digest
+from coldforge.tuner.plan import space_digest
 from coldforge.tuner.request import trial_request
 
 BASE = {
@@ -90,6 +93,35 @@ def test_no_more_is_zeroed_than_there_is(tmp_path: Path, zeroed: str) -> None:
             request.launch_at(problem, TARGETS["cpu"])
     fits = replace(request, launch={**request.launch, "zeroed_bytes": "N * 4"})
     assert fits.launch_at(PROBLEM.with_dims(N=3), TARGETS["cpu"]).zeroed_bytes == 12
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_work_is_no_part_of_a_launch(tmp_path: Path, kind: str) -> None:
+    """It chooses among frozen kernels: a variant is run, and known, without it."""
+    plain = declared(tmp_path, kind)
+    spaces = [declared(tmp_path, kind, work=text) for text in ("N", "N * H")]
+    artifact = Artifact(Path("x"), "0", "x", Resources(), "0", "compiler", (), 0.0)
+    source = KernelSource("int f();", "f", "0", "f", "cuda")
+    for space in spaces:
+        assert "work" in space.launch_exprs
+        request = trial_request(space, PROBLEM, space.default, artifact)
+        assert request.launch_at(PROBLEM, TARGETS[kind]) == space.launch(
+            PROBLEM, space.default, TARGETS[kind]
+        )
+        assert space_digest(space) == space_digest(plain)
+        assert instantiation_digest(space, source) == instantiation_digest(plain, source)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_every_launch_of_ours_can_be_asked_for(kind: str) -> None:
+    artifact = Artifact(Path("x"), "0", "x", Resources(), "0", "compiler", (), 0.0)
+    for operator in catalogue().operators.values():
+        problem = make_problem(operator, next(iter(operator.workloads)))
+        for space in catalogue().spaces(operator, kind):
+            if (config := space.default_for(problem, TARGETS[kind])) is not None:
+                request = trial_request(space, problem, config, artifact)
+                launch = request.launch_at(problem, TARGETS[kind])
+                assert launch == space.launch(problem, config, TARGETS[kind])
 
 
 def test_a_launch_has_no_workspace_unless_it_says_so() -> None:

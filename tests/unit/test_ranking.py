@@ -7,7 +7,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from coldforge.tuner.intervals import Interval
-from coldforge.tuner.ranking import LEADER, NEAR, SLOWER, TIED, Ranking, rank, rank_apart
+from coldforge.tuner.ranking import (
+    LEADER,
+    NEAR,
+    SLOWER,
+    TIED,
+    Ranking,
+    rank,
+    rank_apart,
+    reconciled,
+    too_few_rounds,
+)
 from noises import NOISES, correlated
 
 ROUNDS = 120  # what finals of nine kernels of 2 ms take
@@ -146,3 +156,67 @@ def test_without_rounds_nobody_is_declared() -> None:
     assert [place.standing for place in found.places] == [LEADER, TIED, SLOWER]
     assert (found.tied, found.near, found.declared) == ((1,), (1,), False)
     assert not rank_apart([times[0], times[2]], [1.0, 1.55]).declared
+
+
+def test_slower_is_just_what_the_deciding_interval_says() -> None:
+    """Of few rounds and many, alike and not, far apart and near: no finalist contradicts its own figures."""
+    random, seen = np.random.default_rng(8), dict.fromkeys((TIED, SLOWER, "few"), 0)
+    for _ in range(400):
+        rounds, others = int(random.integers(1, 60)), int(random.integers(1, 6))
+        true = [1.0, *np.exp(random.choice([0.0, 0.01, 0.3, 3.0], others)).tolist()]
+        found = run(random, str(random.choice(list(A_A))), true, rounds)
+        for place in found.places:
+            if (ratio := place.ratio) is None:
+                continue
+            assert (place.standing == SLOWER) == (ratio.deciding.low > 1) == (ratio.p < 1 - ratio.level)
+            assert ratio.deciding.low <= ratio.ci95.low <= ratio.ci95.high <= ratio.deciding.high
+            assert not ratio.too_few_rounds or (place.standing, ratio.deciding.low) == (TIED, 1.0)
+            seen[place.standing] += 1
+            seen["few"] += ratio.too_few_rounds
+    assert min(seen.values()) > 30, seen
+
+
+def test_few_rounds_are_said_to_be_few() -> None:
+    """Six rounds may be worth three independent ones, which say no more than 2^-2 in a sign test."""
+    rows = [1.02, 1.3, 1.9, 1.1, 1.6, 1.05]
+    found = rank([dict.fromkeys(range(6), 1.0), dict(enumerate(rows))])
+    place = found.places[1]
+    assert place.ratio is not None
+    assert (place.standing, found.declared) == (TIED, False)
+    told = place.ratio.to_dict()["ratio_deciding"]
+    assert told == {"level": 0.99, "interval": [1.0, 1.9], "p": 2.0**-2, "too_few_rounds": True}
+    many = rank([dict.fromkeys(range(60), 1.0), dict(enumerate(rows * 10))]).places[1]
+    assert many.standing == SLOWER
+    assert many.ratio is not None
+    assert "too_few_rounds" not in many.ratio.to_dict()["ratio_deciding"]  # type: ignore[operator]
+
+
+def test_one_that_is_surely_no_slower_fails_nobody_else() -> None:
+    """The leader is found over the rounds that all have; one that has others may be surely faster than it."""
+    random = np.random.default_rng(9)
+    common = set(random.choice(200, 40, replace=False).tolist())
+    noise = 1 + random.uniform(-1e-3, 1e-3, 200)
+    leader = dict.fromkeys(range(200), 1.0)
+    often_faster = {turn: (1.02 if turn in common else 0.9) * noise[turn] for turn in leader}
+    slow = {turn: 0.99 if i % 5 == 0 else 1.05 * noise[turn] for i, turn in enumerate(sorted(common))}
+    found = rank([leader, often_faster, slow])
+    assert found.leader == 0
+    faster, slower = (place.ratio for place in found.places[1:])
+    assert faster is not None
+    assert slower is not None
+    assert faster.p < 1 - faster.level
+    assert faster.deciding.high < 1
+    assert faster.p < slower.p < 0.005
+    assert [place.standing for place in found.places] == [LEADER, TIED, SLOWER]
+    assert slower.deciding.low > 1
+
+
+def test_a_tie_of_an_older_version_is_reconciled() -> None:
+    deciding = {"level": 0.995, "interval": [1.398, 1.909], "p": 0.03125}
+    row = {"standing": TIED, "ratio": 1.6, "ratio_deciding": deciding}
+    again = reconciled(row)
+    assert again["ratio_deciding"] == {**deciding, "interval": [1.0, 1.909], "too_few_rounds": True}
+    assert too_few_rounds(again)
+    assert not too_few_rounds(row)
+    for other in ({"standing": SLOWER, "ratio_deciding": deciding}, {"standing": TIED}, {}):
+        assert reconciled(other) == other

@@ -225,6 +225,21 @@ def test_finals_of_an_older_study_have_their_intervals_in_the_details() -> None:
     assert any("takes 1.020 to 1.060 times as long" in s for s in story.sentences)
 
 
+def test_a_tie_for_few_rounds_alone_says_so() -> None:
+    study = new_study(InMemoryStorage(), defaults={"direct": {"A": 0}})
+    record(study, {"direct": [{"A": i} for i in range(2)]}, [right(1.0), right(1.5)])
+    entries = [{"template": "direct", "config": {"A": i}, "time_ms": 1.0 + i / 2} for i in range(2)]
+    hold_finals(study, entries)
+    finals = study.finals
+    deciding = {"level": 0.99, "interval": [1.0, 1.9], "p": 0.25, "too_few_rounds": True}
+    finals[1] |= {"standing": "tied", "ratio": 1.5, "ratio_deciding": deciding}
+    study.set_winner(study.winner or {}, finals)
+    story, page = _page(study)
+    words = "may be as fast (too few independent rounds to say)"
+    assert story.verdict.finalists[1].standing == words
+    assert words in page
+
+
 def test_a_failed_default_and_a_failed_finalist() -> None:
     study = new_study(InMemoryStorage(), defaults={"direct": {"A": 0}})
     results = [failed(TrialOutcome.CRASH, "signal 11"), right(1.0), right(1.5)]

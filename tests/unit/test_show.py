@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from coldforge.tuner.cli import run
+from coldforge.codegen.catalogue import catalogue
+from coldforge.codegen.problem import make_problem
+from coldforge.tuner.cli import options, run
 from coldforge.tuner.identity import StudyInputs
+from coldforge.tuner.labels import study_label
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
 from coldforge.tuner.progress import (
     LiveProgress,
@@ -193,9 +197,46 @@ def test_show_lists_studies(study: Study, tmp_path: Path, capsys: pytest.Capture
     assert run(["show"]) == 0
     text = capsys.readouterr().out
     assert study.name in text
-    assert "14 configs, 2 of them failed, best 1.7 ms (no finals yet), 20" in text
+    assert "small: 14 configs, 2 of them failed, best 1.7 ms (no finals yet)" in text
     assert run(["show", empty.name]) == 0
     assert "none" in capsys.readouterr().out
+
+
+def test_studies_of_several_shapes_are_told_apart(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = open_storage(None, tmp_path)
+    assert storage is not None
+    shapes = ["N=1,H=20", "N=2,kernel_size=5,stride=2,padding_h=1,bias=0"]
+    for shape in shapes:
+        problem = make_problem(catalogue().operator(OP), "small", options.parse_shape(shape))
+        about = {"workload": problem.workload, "problem": problem.to_dict()}
+        open_study(storage, replace(_inputs(), **about)).touch()
+    assert run(["show"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"    small {shape}: 0 configs" in text for shape in shapes)
+    assert "    small: 14 configs" in text
+    assert run(["show", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["studies"]
+    assert [row["shape"] for row in rows] == [*(f"small {shape}" for shape in reversed(shapes)), "small"]
+    assert run(["show", OP]) == 0
+    assert "the newest of 3 studies; coldforge show lists them" in capsys.readouterr().out
+    assert run(["show", OP + "-small+"]) == 2
+    err = capsys.readouterr().err
+    assert all(f" (small {shape})" in err for shape in shapes)
+    assert err.count("\n") == 1
+
+
+def test_a_shape_of_an_operator_that_is_not_declared_is_named_in_full(study: Study, tmp_path: Path) -> None:
+    storage = open_storage(None, tmp_path)
+    assert storage is not None
+    problem = {"dims": {"rows": 3, "columns": 4}, "dtype": "fp32"}
+    inputs = replace(_inputs("small+"), operator="gone", problem=problem)
+    assert study_label(open_study(storage, inputs)) == "small rows=3,columns=4"
+    away = replace(_inputs("away+"), problem=problem)
+    other = open_study(storage, away)
+    other.remember_roots([str(tmp_path / "nowhere")])
+    assert study_label(other) == "away rows=3,columns=4"
 
 
 def test_show_without_studies(

@@ -85,8 +85,8 @@ def instantiation_digest(space: Space, source: KernelSource) -> str:
 
 def _launch(space: Space) -> dict[str, str]:
     """The launch expressions, and of the derived ones those that they read."""
-    found = {name: expression.text for name, expression in space.launch_exprs.items()}
-    wanted = {name for expression in space.launch_exprs.values() for name in expression.names}
+    found = {name: expression.text for name, expression in space.geometry.items()}
+    wanted = {name for expression in space.geometry.values() for name in expression.names}
     for name, expression in reversed(list(space.derived.items())):
         if name in wanted:
             found[f"derived {name}"] = expression.text

@@ -131,6 +131,14 @@ class Found:
         fresh = {w.operator for w in good}
         return good + [w for w in old if w.operator not in fresh], [w for w in old if w.operator in fresh]
 
+    def shape_of(self, name: str) -> str:
+        """The workload of a winner, with what ``--shape`` changed of it; empty where there is none of that
+        name."""
+        from ..labels import winner_label
+
+        winners = (*self.new, *self.held, *self.frozen)
+        return next((winner_label(w, self.catalogue) for w in winners if w.name == name), "")
+
     def stays(self, old: Winner, new: Winner) -> bool:
         """Whether a frozen winner is not replaced by a new one: it was clearly faster, and the new one's
         study knows nothing of it. A study that tried its config found another one faster, or this one wrong.

@@ -176,7 +176,7 @@ def _write_bundle(found: Found, path: Path) -> dict[str, Any]:
         "status": "ok",
         "bundle": str(path),
         "sha256": digest,
-        "entries": [_change(change) for change in changes],
+        "entries": [_change(change, found) for change in changes],
         "studies": sorted(records),
     }
 
@@ -219,7 +219,7 @@ def _write_package(
         "package": package or "coldforge.generated",
         "namespace": namespace,
         "operators": list(report.operators),
-        "entries": [_change(change) for change in changes],
+        "entries": [_change(change, found) for change in changes],
         "dropped": [winner.name for winner in (*stale, *outdated)],
         "left_out": found.left_out,
         "total_entries": len(report.entries),
@@ -247,8 +247,9 @@ def _built(package: str | None, folder: Path) -> dict[str, Any]:
     return {"status": built["status"], "build": built, "wheel": wheel}
 
 
-def _change(change: Change) -> dict[str, Any]:
-    return {"name": change.name, "what": change.what, "old_ms": change.old_ms, "new_ms": change.new_ms}
+def _change(change: Change, found: Found) -> dict[str, Any]:
+    times = {"old_ms": change.old_ms, "new_ms": change.new_ms}
+    return {"name": change.name, "what": change.what, "shape": found.shape_of(change.name), **times}
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -260,7 +261,8 @@ def _show(report: dict[str, Any]) -> None:
             times = f"{entry['old_ms']:.4g} ms -> {times}{note}"
         if entry["what"] == "slower":
             times = f"{entry['old_ms']:.4g} ms stays: the new winner takes {times} (--replace takes it)"
-        click.echo(f"{'kept' if entry['what'] == 'slower' else entry['what']:>8}  {entry['name']}  {times}")
+        what = "kept" if entry["what"] == "slower" else entry["what"]
+        click.echo(f"{what:>8}  {entry['name']}  ({entry['shape']})  {times}")
     for reason in report.get("left_out", {}).values():
         click.echo(f"left out  {reason}", err=True)
     for name in report.get("dropped", []):

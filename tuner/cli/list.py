@@ -14,10 +14,11 @@ from rich.table import Table
 
 from ...codegen.catalogue import Catalogue
 from ...codegen.errors import InputError
-from ...codegen.operator import Operator
+from ...codegen.operator import Operator, shape_words
 from ...codegen.problem import make_problem
 from ...codegen.space import Space
 from ...codegen.target import Target, cpu_target, cuda_target, detect
+from ..labels import fields_of, written
 from . import options
 from .output import print_json
 
@@ -27,13 +28,19 @@ _Read = tuple[object, ...]
 
 @click.command("list", short_help="What can be tuned: operators, templates, parameters.")
 @click.argument("operators", metavar="[OP]...", nargs=-1)
+@click.option(
+    "--target", type=click.Choice(("cuda", "cpu")), help="Only this kind of device [default: both]."
+)
 @options.templates_option
 @options.json_option
-def command(operators: tuple[str, ...], templates: tuple[str, ...], as_json: bool) -> None:
+def command(
+    operators: tuple[str, ...], target: str | None, templates: tuple[str, ...], as_json: bool
+) -> None:
     """List operators, families, targets, templates, parameters (what each one means and may be) and the size
-    of each feasible space: all of them, or those of OP.
+    of each feasible space: all of them, or those of OP, with each workload's sizes and the fields of --shape.
     """
-    targets = {"cuda": _cuda(), "cpu": cpu_target()}
+    kinds = {"cuda": _cuda, "cpu": cpu_target}
+    targets = {kind: found() for kind, found in kinds.items() if target in (None, kind)}
     known: dict[_Read, int] = {}
     rows = [
         _describe(catalogue, operator, targets, known)
@@ -44,7 +51,7 @@ def command(operators: tuple[str, ...], templates: tuple[str, ...], as_json: boo
             {"operators": rows, "targets": {kind: target.to_dict() for kind, target in targets.items()}}
         )
     else:
-        _print(rows, targets)
+        _print(rows, targets, in_full=bool(operators))
 
 
 def _cuda() -> Target:
@@ -82,6 +89,9 @@ def _describe(
         "summary": operator.summary,
         "family": operator.family.name,
         "workloads": list(operator.workloads),
+        "workload_fields": {name: fields_of(operator, name) for name in operator.workloads},
+        "shape_fields": list(shape_words(operator)),
+        "optional_tensors": list(operator.optional_tensors),
         "targets": described,
     }
 
@@ -104,12 +114,15 @@ def _feasible(operator: Operator, space: Space, target: Target, known: dict[_Rea
     return known[key]
 
 
-def _print(rows: list[dict[str, Any]], targets: dict[str, Target]) -> None:
+def _print(rows: list[dict[str, Any]], targets: dict[str, Target], *, in_full: bool) -> None:
     console = Console(highlight=False)
     for row in rows:
         console.print(f"[bold]{row['name']}[/bold]  {escape(row['summary'])}")
-        about = f"family {row['family']}; workloads {', '.join(row['workloads'])}"
+        about = f"family {row['family']}"
+        about += "" if in_full else f"; workloads {', '.join(row['workloads'])}"
         console.print(_indented(about, console.width))
+        if in_full:
+            _print_sizes(row, console)
         for kind, described in row["targets"].items():
             console.print(_indented(f"{kind} {targets[kind].arch}: {_sizes_text(described)}", console.width))
         console.print()
@@ -123,6 +136,20 @@ def _print(rows: list[dict[str, Any]], targets: dict[str, Target]) -> None:
             table.add_row(name, ", ".join(map(str, values)), "" if meaning == name else escape(meaning))
         console.print(Padding.indent(table, 2))
         console.print()
+
+
+def _print_sizes(row: dict[str, Any], console: Console) -> None:
+    """Each workload with its sizes, and what ``--shape`` may change of them."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, fields in row["workload_fields"].items():
+        table.add_row(escape(name), escape(written(fields).replace(",", ", ")))
+    console.print("  workloads (--workload):")
+    console.print(Padding.indent(table, 4))
+    given = ", ".join(row["shape_fields"])
+    left_out = "".join(f"; {name}=0 leaves {name} out" for name in row["optional_tensors"])
+    console.print(_indented(f"fields of --shape: {given}{left_out}", console.width))
 
 
 def _indented(text: str, width: int) -> str:

@@ -128,7 +128,11 @@ devices_option = click.option(
 workload_option = click.option(
     "--workload", metavar="W", help="Named workload [default: seed on cuda, small on cpu]."
 )
-shape_option = click.option("--shape", metavar="N=1,H=32", help="Override fields of the workload.")
+shape_option = click.option(
+    "--shape",
+    metavar="N=1,H=32",
+    help="Override fields of the workload, as `coldforge list OP` names them.",
+)
 dtype_option = click.option(
     "--dtype", default="fp32", show_default=True, metavar="D", help="Type of the tensors: fp32, fp16, bf16."
 )

@@ -43,7 +43,8 @@ def command(study: str | None, follow: bool, storage: str | None, as_json: bool)
             return
         else:
             document = study_document(find_study(opened, study))
-            shown = study_tables(document)
+            of_it = [one for one in list_studies(opened) if one.about["operator"] == study]
+            shown = study_tables(document, max(0, len(of_it) - 1))
     if as_json:
         print_json(document)
     else:

@@ -83,14 +83,16 @@ class _Bytes(click.ParamType):
     "workloads",
     multiple=True,
     metavar="W",
-    help="Named workload [default: seed on cuda, small on cpu]; several make one study each.",
+    help="Named workload [default: seed on cuda, small on cpu]; several make one study each. `coldforge list "
+    "OP` has them, with their sizes.",
 )
 @click.option(
     "--shape",
     "shapes",
     multiple=True,
     metavar="N=1,H=32",
-    help="Override fields of the workload; several make one study each, of each workload.",
+    help="Override fields of the workload, as `coldforge list OP` names them; several make one study each, "
+    "of each workload.",
 )
 @options.dtype_option
 @options.precision_option

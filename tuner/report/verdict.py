@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..limits import ENERGY, TIME
+from ..ranking import too_few_rounds
 from .material import Material
 
 _WORDS = {
@@ -31,6 +32,7 @@ class Finalist:
         place: ``leader`` (the fastest; the winner may be another, tied with it), ``tied``, ``slower``,
             ``failed``, or empty where the study does not say.
         reason: why it failed; empty when it did not.
+        few_rounds: whether it is tied only as too few independent rounds were taken.
     """
 
     config: Mapping[str, Any]
@@ -48,6 +50,7 @@ class Finalist:
     place: str = ""
     reason: str = ""
     objective: str = TIME
+    few_rounds: bool = False
 
     @property
     def figure(self) -> float | None:
@@ -65,6 +68,7 @@ class Finalist:
         if self.place == "failed":
             return f"failed: {self.reason}"
         words = _WORDS[self.objective].get(self.place, "")
+        words += " (too few independent rounds to say)" if self.few_rounds else ""
         if self.role == "winner":
             more = {"leader": f", {words}", "tied": ", by the rule"}
             return f"the winner{more.get(self.place, '')}"
@@ -175,6 +179,7 @@ def _placed(found: Finalist, figures: Mapping[str, Any]) -> Finalist:
             "ratio_low": low,
             "ratio_high": high,
             "place": place,
+            "few_rounds": too_few_rounds(figures),
         }
     )
 
