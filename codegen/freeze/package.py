@@ -1,75 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a package of frozen kernels: the whole tree is made aside, then takes the old one's place in one
-step.
-"""
+"""What a package of frozen kernels is made of; `tree` puts it on the disk."""
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import hashlib
-import keyword
-import os
-import re
-import shutil
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..atomic import replace_tree, write_bytes
 from ..catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from ..dtypes import PRECISIONS, dtype_named
 from ..errors import ColdforgeError, InputError
 from ..reference_file import check_portable
 from .checks import problem_of
 from .manifest import FORMAT, checks_of, entries_of, to_json
+from .namespace import REPOSITORY_NAMESPACE, check_namespace
 from .portable import ptx_facts
 from .signature import Signature
 from .table import cuda_major, render_table
+from .tree import check_destination, write_tree
+from .tunable import tunable_dtypes
 from .units import all_units, cubins_by_entry, entry_units, level_of, ptx_by_entry, source_path
 from .winner import Winner
 from .wrapper import render_init, render_operator
 
-REPOSITORY_NAMESPACE = "coldforge"
 GENERATED = BUILTIN_ROOT.parent / "generated"
 """The repository's own package."""
-ABANDONED_S = 3600.0
-"""How old a half-made tree is of which nobody is the writer any more."""
-
-_NAMESPACE = re.compile(r"[a-z][a-z0-9_]{0,60}\Z")
-# Namespaces of PyTorch 2.13 and its companions; a library that takes one of them cannot be loaded.
-_TAKEN = {
-    "aten",
-    "c10d",
-    "c10d_functional",
-    "debugprims",
-    "export",
-    "flex_lib",
-    "fsdp",
-    "higher_order",
-    "inductor",
-    "inductor_prims",
-    "mkl",
-    "mkldnn",
-    "mkldnn_prepacked",
-    "onednn",
-    "onnx",
-    "onnx_symbolic",
-    "prim",
-    "prims",
-    "profiler",
-    "quantization",
-    "quantized",
-    "rngprims",
-    "sparse",
-    "static_runtime",
-    "streams",
-    "symm_mem",
-    "torch",
-    "torchvision",
-}
 _FOLDERS = {
     "kernels": "The frozen sources and binaries, and the C++ table of the extension.",
     "operators": "One file for each frozen operator.",
@@ -106,17 +62,17 @@ def freeze(
     The same winners in any order give the same bytes. A build folder that stands in ``out_dir`` is kept.
 
     Args:
-        out_dir: the package's folder; what stands there is replaced.
+        out_dir: the package's folder; what coldforge wrote there is replaced.
         namespace: of its PyTorch operators, and of nothing else in one process.
         declared: the declarations; the built-in ones when not given.
 
     Raises:
         InputError: a winner that is not declared (any more), two of the same key, a reference that imports
-            files of its own, or a bad namespace.
+            files of its own, a bad namespace, or a file in ``out_dir`` that is not coldforge's.
         ColdforgeError: the files cannot be written.
     """
     check_namespace(namespace)
-    _check_destination(out_dir)
+    check_destination(out_dir)
     known = declared or catalogue()
     ordered = sorted(winners, key=lambda w: (w.operator, w.kind, w.arch, w.device, w.name))
     for winner in ordered:
@@ -128,7 +84,7 @@ def freeze(
         check_portable(signature.family.reference_file)
     files = _package_files(ordered, signatures, namespace, known)
     manifest = _manifest(ordered, signatures, namespace, known, files)
-    changed = _write_tree(out_dir, {**files, "manifest.json": manifest}, namespace)
+    changed = write_tree(out_dir, {**files, **_runtime_files(namespace), "manifest.json": manifest})
     return FreezeReport(
         folder=out_dir,
         namespace=namespace,
@@ -137,35 +93,6 @@ def freeze(
         manifest_digest=hashlib.sha256(manifest).hexdigest(),
         changed=changed,
     )
-
-
-def check_namespace(namespace: str) -> None:
-    """Refuses what cannot be the namespace of a PyTorch library, or is taken.
-
-    Raises:
-        InputError: with the reason.
-    """
-    if not _NAMESPACE.match(namespace) or keyword.iskeyword(namespace):
-        raise InputError(
-            f"package name {namespace!r}; it must be lower-case letters, digits and _, not a keyword"
-        )
-    if namespace in _TAKEN:
-        raise InputError(f"package name {namespace!r} is taken by PyTorch")
-
-
-def _check_destination(out_dir: Path) -> None:
-    """Refuses to replace a folder that is not a package of ours.
-
-    Raises:
-        InputError: it holds something else.
-    """
-    if not out_dir.exists() or (out_dir / "manifest.json").is_file():
-        return
-    ours = {"runtime", "__init__.py", "__pycache__"}
-    there = {p.name for p in out_dir.iterdir()} if out_dir.is_dir() else {""}
-    # The code of the runtime alone is a package without kernels yet; any other __init__.py is somebody's own.
-    if there and (there - ours or "runtime" not in there):
-        raise InputError(f"{out_dir} exists and is not a package of frozen kernels; name another folder")
 
 
 def check_winner(winner: Winner, known: Catalogue) -> None:
@@ -215,7 +142,9 @@ def _package_files(
             texts[f"reference/{name}"] = _copied(BUILTIN_ROOT / name, f"templates/{name}")
     for signature in signatures:
         family = signature.family
-        texts[f"operators/{signature.operator.name}.py"] = render_operator(signature)
+        texts[f"operators/{signature.operator.name}.py"] = render_operator(
+            signature, tunable_dtypes(signature.operator, known)
+        )
         texts[f"reference/{family.name}.py"] = _copied(
             family.reference_file, f"{family.folder.name}/{family.reference_file.name}"
         )
@@ -267,39 +196,6 @@ def _copied(path: Path, name: str) -> str:
     return f"{first}\n{note}{rest}" if first.startswith("#") else note + text
 
 
-def _write_tree(out_dir: Path, files: dict[str, bytes], namespace: str) -> bool:
-    """Makes the tree beside ``out_dir`` and puts it in its place; False when nothing would change."""
-    runtime = _runtime_files(namespace)
-    wanted = {**files, **runtime}
-    if _same(out_dir, wanted):
-        return False
-    try:
-        out_dir.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(out_dir)
-        aside = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.new-", dir=out_dir.parent))
-    except OSError as error:
-        raise ColdforgeError(f"cannot write beside {out_dir}: {error.strerror or error}") from error
-    try:
-        os.chmod(aside, 0o755)
-        for path, data in wanted.items():
-            write_bytes(aside / path, data)
-        built = out_dir / "_build"
-        if built.is_dir():
-            os.replace(built, aside / "_build")
-        replace_tree(aside, out_dir)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return True
-
-
-def _remove_abandoned(out_dir: Path) -> None:
-    """Removes the trees that killed commands left beside ``out_dir``, but none that may still be written."""
-    for aside in out_dir.parent.glob(f".{glob.escape(out_dir.name)}.new-*"):
-        with contextlib.suppress(OSError):
-            if time.time() - aside.stat().st_mtime > ABANDONED_S:
-                shutil.rmtree(aside, ignore_errors=True)
-
-
 def _runtime_files(namespace: str) -> dict[str, bytes]:
     """The hand-written runtime, with its one name replaced."""
     root = GENERATED / "runtime"
@@ -313,15 +209,3 @@ def _runtime_files(namespace: str) -> dict[str, bytes]:
         raise ColdforgeError("runtime/namespace.py does not set NAMESPACE once")
     files["runtime/namespace.py"] = source.replace(line, f'NAMESPACE = "{namespace}"'.encode())
     return files
-
-
-def _same(out_dir: Path, wanted: dict[str, bytes]) -> bool:
-    """Whether the folder holds these files and no others (caches and builds aside)."""
-    if not out_dir.is_dir():
-        return False
-    present = set()
-    for path in out_dir.rglob("*"):
-        relative = path.relative_to(out_dir)
-        if path.is_file() and "__pycache__" not in relative.parts and relative.parts[0] != "_build":
-            present.add(str(relative))
-    return present == set(wanted) and all((out_dir / p).read_bytes() == data for p, data in wanted.items())

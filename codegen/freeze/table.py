@@ -198,12 +198,12 @@ def tuned_work(signature: Signature, winner: Winner) -> int:
     known |= {**winner.config, "precision": winner.precision}
     for name, text in winner.derived.items():
         known[name] = evaluate(text, known)
-    return evaluate_int(_launch(winner)["work"], known)
+    return evaluate_int(_launch(signature, winner)["work"], known)
 
 
-def _launch(winner: Winner) -> dict[str, str]:
-    """The launch's expressions. Work that a space does not declare is its blocks, or its work units."""
-    return {"work": winner.launch["grid" if winner.kind == "cuda" else "units"], **winner.launch}
+def _launch(signature: Signature, winner: Winner) -> dict[str, str]:
+    """The launch's expressions. Work that a space does not declare grows with each run-time size."""
+    return {"work": " * ".join(signature.family.run_time) or "1", **winner.launch}
 
 
 def launch_code(signature: Signature, winner: Winner) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
@@ -225,7 +225,7 @@ def launch_code(signature: Signature, winner: Winner) -> tuple[list[dict[str, st
         n: v for n, v in known.items() if n not in _MACHINE_NAMES or n not in winner.target["attributes"]
     }
     late |= {n: text for n, text in _MACHINE_NAMES.items() if n in winner.target["attributes"]}
-    names, texts = [*late, *_later(computed)], sorted(_launch(winner).items())
+    names, texts = [*late, *_later(computed)], sorted(_launch(signature, winner).items())
     launch = [(name, fold_to_cpp(text, known, names)) for name, text in texts]
     used = [cpp for _, cpp in launch]
     needed: list[dict[str, str]] = []

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import io
 import json
+import os
 import platform
 import re
 import zipfile
@@ -36,20 +37,21 @@ def write_wheel(package: Path, library: Path, out_dir: Path) -> Path:
     Args:
         package: the package's folder.
         library: its extension, as its build names it; older builds may stand beside it.
-        out_dir: where the wheel goes; older wheels of the package are removed from there.
+        out_dir: where the wheel goes; older wheels that this made of the package are removed from there.
 
     Returns:
         The wheel's path.
 
     Raises:
-        ColdforgeError: nothing can be written there.
+        ColdforgeError: nothing can be written there, or the extension is not in the package.
     """
     name = package.name
+    paths = _paths(package, library)
     tag = f"py3-none-{platform_tag(library.read_bytes(), platform.machine())}"
     digest = hashlib.sha256((package / "manifest.json").read_bytes()).hexdigest()[:8]
     version = f"{VERSION}+{digest}"
     info = f"{name}-{version}.dist-info"
-    files = {f"{name}/{path}": (package / path).read_bytes() for path in _paths(package, library.parent)}
+    files = {f"{name}/{path}": (package / path).read_bytes() for path in paths}
     files[f"{info}/METADATA"] = _metadata(package, version).encode()
     files[f"{info}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: coldforge\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
@@ -60,12 +62,20 @@ def write_wheel(package: Path, library: Path, out_dir: Path) -> Path:
     target = out_dir / f"{name}-{version}-{tag}.whl"
     try:
         write_bytes(target, _zipped(files, record))
-        for old in out_dir.glob(f"{name}-*.whl"):
-            if old != target:
+        for old in out_dir.iterdir():
+            if old != target and _is_own(old.name, name):
                 old.unlink()
     except OSError as error:
         raise ColdforgeError(f"cannot write {target}: {error.strerror or error}") from error
     return target
+
+
+def _is_own(file: str, name: str) -> bool:
+    """Whether `write_wheel` gave a wheel of that package this name. Others begin with it too: a release of
+    somebody's, or ``<name>-tools``.
+    """
+    pattern = rf"{re.escape(name)}-{re.escape(VERSION)}\+[0-9a-f]{{8}}-py3-none-[a-z0-9_]+\.whl"
+    return re.fullmatch(pattern, file) is not None
 
 
 def platform_tag(library: bytes, machine: str) -> str:
@@ -89,16 +99,25 @@ def _glibc_with(glibcxx: int) -> int:
     return next((glibc for last, glibc in _GLIBCXX if glibcxx <= last), _GLIBCXX[-1][1] + 1)
 
 
-def _paths(package: Path, build: Path) -> list[str]:
-    kept = {build / text.format(name=package.name) for text in _KEPT}
-    found = []
+def _paths(package: Path, library: Path) -> list[str]:
+    """The files of the package that its wheel has: of its builds, the one with this extension.
+
+    Raises:
+        ColdforgeError: the extension is none of the package's, or has no digest beside it; without either an
+            installed package answers by its reference alone.
+    """
+    build = f"_build/{library.parent.name}"
+    kept = [f"{build}/{text.format(name=package.name)}" for text in _KEPT]
+    try:
+        same = os.path.samefile(package / kept[0], library)  # either may be named by way of a link
+    except OSError:
+        same = False
+    if not same or not (package / kept[1]).is_file():
+        raise ColdforgeError(f"{library} is not a whole extension in {package}: the wheel would have none")
+    found = [path for path in kept if (package / path).is_file()]
     for path in package.rglob("*"):
         inside = path.relative_to(package)
-        if (
-            path.is_file()
-            and "__pycache__" not in inside.parts
-            and (inside.parts[0] != "_build" or path in kept)
-        ):
+        if path.is_file() and "__pycache__" not in inside.parts and inside.parts[0] != "_build":
             found.append(str(inside))
     return sorted(found)
 

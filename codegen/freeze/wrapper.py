@@ -5,7 +5,7 @@ package's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..expr import Expr
@@ -17,8 +17,12 @@ from .templates import environment
 _FUNCTIONS = ("ceil_div", "round_up")
 
 
-def render_operator(signature: Signature) -> str:
-    """The text of ``operators/<name>.py``: reference, checks, wrapper and module."""
+def render_operator(signature: Signature, tunable: Mapping[str, Sequence[str]] | None = None) -> str:
+    """The text of ``operators/<name>.py``: reference, checks, wrapper and module.
+
+    Args:
+        tunable: kind of target -> dtypes in which it can be tuned; all where it is not said.
+    """
     operator, family = signature.operator, signature.family
     context = {
         "name": operator.name,
@@ -33,6 +37,7 @@ def render_operator(signature: Signature) -> str:
         "scalars": [{"name": n, "default": repr(v)} for n, v in operator.scalars.items()],
         "attributes": signature.attributes,
         "chain": chain_texts(operator),
+        "tunable": {kind: list(dtypes) for kind, dtypes in (tunable or {}).items()},
         "unbatched": _takes_one_sample(signature),
         **_argument_lists(signature),
         "values": signature.value_names,
@@ -45,6 +50,7 @@ def render_operator(signature: Signature) -> str:
         "derived": [(n, e.text) for n, e in family.derived.items()],
         "output": [e.text for e in signature.output_shape],
         "output_names": _names(signature.output_shape),
+        "quotients": signature.quotients,
         "output_minimums": signature.output_minimums,
         "reduction": family.reduction_length.text,
         "reduction_names": _names([family.reduction_length]),
@@ -57,8 +63,9 @@ def render_operator(signature: Signature) -> str:
 
 
 def _takes_one_sample(signature: Signature) -> bool:
-    """Whether a sample without the batch's axis means the same, as to PyTorch's own layers: where samples lie along
-    the first axis of the input and of the output, along no other tensor's, and no step numbers the axes.
+    """Whether a sample without the batch's axis means the same, as to PyTorch's own layers: where samples lie
+    along the first axis of the input and of the output, along no other tensor's, and no step numbers the
+    axes.
     """
     operator, family = signature.operator, signature.family
     first, *others = signature.tensors

@@ -63,6 +63,7 @@ def sizes(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int],
     W_out = (W + 2 * padding_w - dilation_w * (S - 1) - 1) // stride_w + 1
     arguments.expect("weight", weight, [C_out, C_in // groups, R, S], "C_out, C_in // groups, R, S")
     arguments.expect("bias", bias, [C_out], "C_out")
+    arguments.divisible("C_in", C_in, "groups", groups)
     arguments.output_size("H_out", H_out)
     arguments.output_size("W_out", W_out)
     return {
@@ -140,6 +141,7 @@ OP = FrozenOp(
     output_shape=output_shape,
     reduction_length=reduction_length,
     check=checked,
+    tunable={'cpu': ['fp32'], 'cuda': ['fp32', 'fp16', 'bf16']},
     chain=[
         Step("div", {"value": "divisor"}),
         Step("leaky_relu", {"negative_slope": "negative_slope"}),

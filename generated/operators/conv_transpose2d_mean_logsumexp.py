@@ -91,6 +91,7 @@ def sizes(x: Tensor, weight: Tensor, conv_bias: Tensor | None, bias: Tensor | No
     arguments.expect("weight", weight, [C_in, C_out // groups, R, S], "C_in, C_out // groups, R, S")
     arguments.expect("conv_bias", conv_bias, [C_out], "C_out")
     arguments.expect("bias", bias, [C_out, 1, 1], "C_out, 1, 1")
+    arguments.divisible("C_out", C_out, "groups", groups)
     arguments.output_size("H_out", H_out)
     arguments.output_size("W_out", W_out)
     return {
@@ -171,6 +172,7 @@ OP = FrozenOp(
     output_shape=output_shape,
     reduction_length=reduction_length,
     check=checked,
+    tunable={'cpu': ['fp32'], 'cuda': ['fp32', 'fp16', 'bf16']},
     chain=[
         Step("add", {"value": "bias"}, broadcast=(1, -1, 1, 1)),
         Step("logsumexp", axes=(1,), keepdim=True),

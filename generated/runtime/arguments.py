@@ -34,12 +34,14 @@ def integer(name: str, value: int, at_least: int) -> int:
 
     Raises:
         TypeError: it is no whole number.
-        ValueError: it is too small.
+        ValueError: it is too small, or has more than 31 bits.
     """
     if not _is_integer(value):
         raise TypeError(f"{name} must be an int, got {value!r}")
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value}")
+    if isinstance(value, int) and value >= 2**31:
+        raise ValueError(f"{name} must be less than 2**31, got {value}")
     return value
 
 

@@ -37,6 +37,7 @@ _FROM_RESULT: dict[str, Callable[[Tensor, Tensor, Mapping[str, Any]], Tensor | N
     "sigmoid": lambda grad, result, _: _aten.sigmoid_backward(grad, result),
     "tanh": lambda grad, result, _: _aten.tanh_backward(grad, result),
 }
+_PIECEWISE = {"relu", "leaky_relu"}
 _ANYWHERE = {"add", "sub", "mul", "div"}
 """Steps whose derivative is the same for every value."""
 
@@ -50,12 +51,14 @@ class Layer:
         transposed: whether it is a transposed convolution.
         arguments: PyTorch's name -> the operator's name, or a constant.
         reads_result: whether the chain's gradient reads the result.
+        piecewise: whether it reads nothing but the result's sign.
     """
 
     dimensions: int
     transposed: bool
     arguments: Mapping[str, Any]
     reads_result: bool
+    piecewise: bool
 
 
 def layer_of(op: FrozenOp) -> Layer | None:
@@ -74,7 +77,9 @@ def layer_of(op: FrozenOp) -> Layer | None:
     word = forms[0].word
     if any(isinstance(value, str) for value in forms[0].arguments.values()):  # padding="same"
         return None
-    return Layer(CONVOLUTIONS[word], "transpose" in word, forms[0].arguments, last in _FROM_RESULT)
+    return Layer(
+        CONVOLUTIONS[word], "transpose" in word, forms[0].arguments, last in _FROM_RESULT, last in _PIECEWISE
+    )
 
 
 def from_result(

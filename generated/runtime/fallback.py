@@ -10,14 +10,14 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .manifest import ROOT
+from .manifest import ROOT, is_installed
 from .namespace import NAMESPACE
 
 if TYPE_CHECKING:
@@ -53,10 +53,16 @@ def warn(op: FrozenOp, arguments: Sequence[Any], reason: str) -> None:
     if CHECKING.on or (op.name, reason) in _warned:
         return
     _warned.add((op.name, reason))
-    advice = f"; tune one: {tune_command(op, arguments)}, then {freeze_command(op.name)}"
-    advice = advice if reason.startswith(_TUNABLE) else ""
-    text = f"coldforge: {op.name} runs the PyTorch reference: {reason}{advice}"
+    advice = _advice(op, arguments) if reason.startswith(_TUNABLE) else ""
+    text = f"coldforge: {op.name} runs the PyTorch reference: {reason}; {advice}".removesuffix("; ")
     warnings.warn(text, RuntimeWarning, stacklevel=_callers_level())
+
+
+def _advice(op: FrozenOp, arguments: Sequence[Any]) -> str:
+    kind, dtype = "cuda" if arguments[0].is_cuda else "cpu", _DTYPES.get(str(arguments[0].dtype), "")
+    if dtype not in op.tunable.get(kind, (dtype,)):
+        return f"no template computes {dtype} on {kind}"
+    return f"tune one: {tune_command(op, arguments)}, then {freeze_command(op.name)}"
 
 
 def _callers_level() -> int:
@@ -139,10 +145,39 @@ def tune_command(op: FrozenOp, arguments: Sequence[Any]) -> str:
     return command if dtype == "fp32" else f"{command} --dtype {dtype}"
 
 
+def tune_command_of(op: FrozenOp, tensors: Mapping[str, Tensor | None], attributes: Mapping[str, Any]) -> str:
+    """The same for parameters whose input is not known: of any batch and image."""
+    given = [tensors[name] for name in op.tensors[1:]]
+    numbers = [attributes[name] for name in op.attributes]
+    sample = next(t for t in given if t is not None)
+    channels = {
+        size * factor for size in sample.shape[:2] for factor in (1, int(attributes.get("groups", 1)))
+    }
+    for count in sorted(channels):
+        try:  # two inputs: what differs is theirs
+            shapes = [(n, count, *[side] * (sample.dim() - 2)) for n, side in ((2, 1021), (3, 2039))]
+            first, second = (op.sizes(sample.new_empty(s, device="meta"), *given, *numbers) for s in shapes)
+        except ValueError:
+            continue
+        names = [n for n in _shape_fields(op, numbers) if first[n] == second[n]]
+        fields = {n: first[n] for n in names}
+        fields |= {n: 0 for n, t in tensors.items() if t is None}
+        shape = ",".join(f"{name}={value}" for name, value in fields.items())
+        place = "cuda" if sample.is_cuda else "cpu"
+        command = f"coldforge tune {op.name} --target {place} --shape {shape}"
+        dtype = _DTYPES.get(str(sample.dtype), "fp32")
+        return command if dtype == "fp32" else f"{command} --dtype {dtype}"
+    return f"coldforge tune {op.name}"
+
+
 def freeze_command(name: str) -> str:
     """The command line that would freeze that operator into this package."""
     command = f"coldforge freeze {name}"
-    return command if NAMESPACE == "coldforge" else f"{command} --package {NAMESPACE} --out {ROOT.parent}"
+    if NAMESPACE == "coldforge":
+        return command
+    if is_installed(ROOT):  # pip's files are pip's
+        return f"{command} --package {NAMESPACE} --out DIR (where it was made), and install its wheel again"
+    return f"{command} --package {NAMESPACE} --out {ROOT.parent}"
 
 
 def _shape_fields(op: FrozenOp, attributes: Sequence[Any]) -> list[str]:

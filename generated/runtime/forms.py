@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +165,46 @@ def _is_torch(target: Any) -> bool:
 def calls_its_class_alone(module: nn.Module) -> bool:
     """Whether a call of the module is its class's ``forward`` alone: no hooks, and none set on it."""
     return "forward" not in vars(module) and not any(getattr(module, hooks, None) for hooks in _HOOKS)
+
+
+def why_no_step(module: nn.Module, words: Collection[str]) -> str:
+    """Why a layer, whose kind is one of the words, is no step; empty where it is one, or of another kind."""
+    kind = next((known for known in type(module).__mro__ if known in _MODULES), None)
+    if kind is None or _MODULES[kind] not in words or _module_form("", module) is not None:
+        return ""
+    if not calls_its_class_alone(module):
+        return f"this {kind.__name__} has hooks, or a forward that was set on it"
+    if type(module) is not kind:
+        return f"it is a {kind.__name__} of a class of its own ({type(module).__name__})"
+    return f"this {kind.__name__} pads otherwise than with zeros"
+
+
+_PURE = {
+    "getattr",
+    "getitem",
+    "size",
+    "dim",
+    "numel",
+    "view",
+    "reshape",
+    "flatten",
+    "permute",
+    "transpose",
+    "cat",
+}
+
+
+def is_known(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether the node is known to change nothing but its result, but for what `changes_in_place` tells."""
+    if node.op in ("get_attr", "placeholder", "output"):
+        return True
+    if node.op == "call_module":
+        module = modules[str(node.target)]
+        return type(module).__module__.startswith("torch.nn.") and calls_its_class_alone(module)
+    if node.op == "call_function":
+        name = getattr(node.target, "__name__", "")
+        return node.target in _BINARY or _is_torch(node.target) or name in _PURE
+    return isinstance(getattr(torch.Tensor, str(node.target), None), Callable)
 
 
 def _module_form(path: str, module: nn.Module) -> Form | None:

@@ -26,6 +26,23 @@ _FROZEN_DTYPES = {torch.float32, torch.float16, torch.bfloat16}
 _in_transform: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
+@torch.compiler.assume_constant_result
+def _traced_for_a_gradient() -> bool:
+    """Whether a call that is being traced stands in a transform that takes gradients or tangents: tensors do
+    not tell there. Asked while tracing; PyTorch guards what it compiles by these transforms.
+    """
+    if getattr(forward_ad, "_current_level", -1) >= 0:
+        return True
+    if not _in_transform():
+        return False
+    try:
+        from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters as active
+
+        return any(level.key().name in ("Grad", "Jvp") for level in active())
+    except (ImportError, AttributeError):  # not public: another PyTorch may have it elsewhere
+        return True
+
+
 class Reduction(Protocol):
     """A row of the package's ``reference/reductions.py``."""
 
@@ -80,8 +97,9 @@ class FrozenOp:
         check: (tensors, scalars, attributes, precision), as a caller wrote them -> the same, each in its one
             form, or an error that says what is wrong.
         chain: the steps of the epilogue.
-        overload: the registered op; None until the extension is loaded.
-        traced: the same with a gradient.
+        tunable: kind of target -> dtypes in which some template of the operator has a kernel; empty: not
+        known. overload: the registered op; None until the extension is loaded. traced: the same with a
+        gradient.
     """
 
     name: str
@@ -101,6 +119,7 @@ class FrozenOp:
     reduction_length: Callable[[dict[str, int]], int]
     check: Callable[..., tuple[Any, ...]]
     chain: Sequence[Step] = ()
+    tunable: Mapping[str, Sequence[str]] = field(default_factory=dict)
     reducing: ReducingChain | None = None
     overload: Any = field(default=None, init=False)
     traced: Any = field(default=None, init=False)
@@ -149,12 +168,14 @@ class FrozenOp:
         needs_grad = torch.is_grad_enabled() and _needs_grad(tensors)
         if not compiling and _has_tangent(tensors):
             return self._refer(arguments, fallback.TANGENT)
+        if compiling and _traced_for_a_gradient():
+            return self._refer(arguments, fallback.TRANSFORM)
         if needs_grad and not compiling and _in_transform():
             return self._refer(arguments, fallback.TRANSFORM)
         if not package.STATE.ready:
             if not compiling:
                 package.prepare()
-            elif self.overload is None and not needs_grad:
+            elif self.overload is None:
                 raise package.not_built_while_tracing(self.name)
         if self.overload is None:
             return self._refer(arguments, package.STATE.why)

@@ -89,15 +89,34 @@ class Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, op: FrozenOp, *arguments: Any) -> Tensor:
         """Runs the plain op on tensors, scalars, attributes and the precision."""
-        ctx.op = op
+        ctx.op, ctx.kept = op, None
         output = op.overload(*arguments)
-        keep(ctx, op, arguments, output)
+        if op.layer is None or not op.layer.reads_result or _hooked():
+            keep(ctx, op, arguments, output)
+        else:
+            # PyTorch's own activations read what went into them, so that programs change what comes out in
+            # place. A saved output would make that an error; an alias knows whether it happened.
+            ctx.kept = output.detach()
+            ctx.version = ctx.kept._version
+            ctx.save_for_backward(*arguments[: len(op.tensors)], None)
+            ctx.rest = tuple(arguments[len(op.tensors) :])
         return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """The gradients of the tensors."""
-        return (None, *backward(ctx, ctx.op, ctx.needs_input_grad[1:], grads[0]))
+        op, kept, ctx.kept = ctx.op, ctx.kept, None  # the graph may live longer than what it saved
+        usable = kept is not None and kept._version == ctx.version
+        if usable and torch.is_grad_enabled() and op.layer is not None and not op.layer.piecewise:
+            usable = False  # the gradient of this gradient goes through the result
+        return (None, *backward(ctx, op, ctx.needs_input_grad[1:], grads[0], kept if usable else None))
+
+
+def _hooked() -> bool:
+    """Whether something looks after all tensors that are saved, as checkpoints do: nothing may be kept
+    beside."""
+    top = getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", None)
+    return top is None or top(True) is not None
 
 
 def keep(ctx: Any, op: FrozenOp, arguments: Sequence[Any], output: Tensor) -> None:
@@ -108,8 +127,15 @@ def keep(ctx: Any, op: FrozenOp, arguments: Sequence[Any], output: Tensor) -> No
     ctx.rest = tuple(arguments[count:])
 
 
-def backward(ctx: Any, op: FrozenOp, needed: Sequence[bool], grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of all arguments of a call, None for what is no tensor."""
+def backward(
+    ctx: Any, op: FrozenOp, needed: Sequence[bool], grad: Tensor, kept: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """The gradients of all arguments of a call, None for what is no tensor.
+
+    Args:
+        kept: the result, where it was not saved and is as it was.
+    """
     *tensors, result = ctx.saved_tensors
+    result = kept if result is None else result
     found = gradients(op, grad, result, [*tensors, *ctx.rest[:-1]], needed[: len(op.tensors)])
     return (*found, *[None] * len(ctx.rest))

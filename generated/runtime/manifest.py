@@ -13,6 +13,7 @@ from typing import Any
 from .manifest_check import fault
 
 FORMAT = 1
+MEND = "install the package again"
 ROOT = Path(__file__).resolve().parent.parent
 """The package's folder."""
 
@@ -60,7 +61,7 @@ class Manifest:
         Raises:
             PackageError: one is missing or was edited.
         """
-        mend = "install the package again" if is_installed(self.root) else "run `coldforge freeze`"
+        mend = MEND if is_installed(self.root) else "run `coldforge freeze`"
         for name, expected in self.data["files"].items():
             if folders and name.partition("/")[0] not in folders:
                 continue

@@ -50,9 +50,9 @@ _PORTABLE_CHECKED: set[tuple[Any, ...]] = set()
 
 
 def refuse_altered() -> None:
-    """Called before operators are imported: where a kernel is refused the reference answers, so nothing may answer
-    where that, or what checks its arguments, is not what was frozen. A manifest that cannot be read is said by
-    `load_if_built`.
+    """Called before operators are imported: where a kernel is refused the reference answers, so nothing may
+    answer where that, or what checks its arguments, is not what was frozen. A manifest that cannot be read is
+    said by `load_if_built`.
 
     Raises:
         ImportError: such a file is missing, cut off or altered.
@@ -76,8 +76,8 @@ def last_variant() -> str | None:
 
 @contextlib.contextmanager
 def reference_only() -> Iterator[None]:
-    """While it lasts, PyTorch's reference answers the calls of this thread, without a warning: to compare, or to
-    find out whether a kernel is at fault. Compiled graphs follow it too.
+    """While it lasts, PyTorch's reference answers the calls of this thread, without a warning: to compare, or
+    to find out whether a kernel is at fault. Compiled graphs follow it too.
     """
     if not STATE.ready:
         prepare()
@@ -104,6 +104,8 @@ def load_if_built() -> None:
             path = build.extension_path(found)
             if is_whole(path, found.build_key):
                 _load(found, path)
+            elif path.exists():
+                STATE.why = f"{path} is damaged"
         except (PackageError, OSError) as error:
             STATE.why = str(error)
             STATE.ready = True
@@ -200,7 +202,8 @@ def _load(found: manifest.Manifest, path: Path) -> None:
 def not_built_while_tracing(name: str) -> RuntimeError:
     """The error of a traced call whose extension is not loaded: nothing can be built while tracing."""
     reason = STATE.why or "its extension is not built"
-    return RuntimeError(f"coldforge: {name} cannot be compiled: {reason}; run `{build.by_hand()}` first")
+    advice = "" if manifest.MEND in reason else f"; run `{build.by_hand()}` first"
+    return RuntimeError(f"coldforge: {name} cannot be compiled: {reason}{advice}")
 
 
 def missing_name(name: str, package: str, known: list[str]) -> Exception:

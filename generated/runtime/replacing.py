@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +13,11 @@ from torch import Tensor, fx, nn
 
 from . import fallback, manifest, package
 from .arguments import PRECISIONS
-from .forms import Held, calls_its_class_alone, changes_in_place
+from .forms import Held, calls_its_class_alone, changes_in_place, is_known, why_no_step
 from .module import FrozenModule
 from .patterns import Match, Matcher
-from .rewritten import rebuilt
-from .tracing import Untraceable, trace
+from .rewritten import rebuilt, twin_of
+from .tracing import OWNER, Untraceable, trace
 
 if TYPE_CHECKING:
     from .frozen import FrozenOp
@@ -85,8 +84,10 @@ def replace(module: nn.Module, *, uncovered: bool = False) -> nn.Module:
 
     Returns:
         A new module; its attribute ``replacements`` (``Replacements``) says what was replaced and what was
-        not, and why. Where something was replaced within a ``forward``, its module is a ``fx.GraphModule``
-        now: it has the submodules, parameters and buffers of the old one, no other attributes or methods.
+        not, and why. A module in whose ``forward`` something was replaced is a copy with a forward of its
+        own: what it does follows no later change of the original, or of what its forward calls. It is of a
+        class derived from the old one's; a ``Sequential`` is a ``fx.GraphModule`` now, unless all lies inside
+        of its parts.
 
     Raises:
         TypeError: ``module`` is no module.
@@ -96,7 +97,7 @@ def replace(module: nn.Module, *, uncovered: bool = False) -> nn.Module:
     work = _Work(uncovered)
     result = work.module(module, "")
     if result is module:
-        result = copy.copy(module)
+        result = twin_of(module)
     result.replacements = work.report  # type: ignore[assignment]
     return result
 
@@ -108,24 +109,58 @@ class _Work:
         self.uncovered = uncovered
         self.report = Replacements()
         self.entries: Sequence[Mapping[str, Any]] = manifest.load().entries
+        self.done: dict[nn.Module, nn.Module] = {}
 
     def module(self, module: nn.Module, path: str) -> nn.Module:
-        """The module with what was found in it replaced; itself when nothing was."""
+        """The module with what was found in it replaced; itself when nothing was. One that has several names
+        becomes one again.
+        """
+        if module not in self.done:
+            self.done[module] = self._module(module, path)
+        return self.done[module]
+
+    def _module(self, module: nn.Module, path: str) -> nn.Module:
         if isinstance(module, FrozenModule):
             return module
         try:
             graph = trace(module)
         except Untraceable as error:
-            children = list(module.named_children()) if error.inside else []
+            children = _children_of(module) if error.inside else []
             if children or path == "" or not error.inside:
                 self.report.left.append(Left(path or type(module).__name__, str(error)))
             return self._children(module, children, path)
-        before = len(self.report.replaced)
-        _Graph(self, module, graph, path).rewrite()
-        if len(self.report.replaced) == before:
+        whole = self.report
+        self.report = Replacements()
+        rewriting = _Graph(self, module, graph, path)
+        rewriting.rewrite()
+        own, self.report = self.report, whole
+        if own.replaced and "" not in rewriting.owners:
+            inside = self._inside(module, path, own)
+            if inside is not None:
+                return inside
+        self.report.replaced += own.replaced
+        self.report.left += own.left
+        if not own.replaced:
             return module
         graph.lint()
         return rebuilt(module, graph)
+
+    def _inside(self, module: nn.Module, path: str, own: Replacements) -> nn.Module | None:
+        """The module with its submodules rewritten one by one, where that finds as much as its own graph
+        does: so it stays what it is. None where it does not.
+        """
+        whole, done = self.report, dict(self.done)
+        self.report = Replacements()
+        result = self._children(module, _children_of(module), path)
+        found, self.report = self.report, whole
+        if len(found.replaced) < len(own.replaced):
+            self.done = done
+            return None
+        self.report.replaced += found.replaced
+        # Each place once; those of the module's own forward are no submodule's.
+        left = {item.where: item for item in (*found.left, *own.left)}
+        self.report.left += left.values()
+        return result
 
     def _children(self, module: nn.Module, children: Sequence[tuple[str, nn.Module]], path: str) -> nn.Module:
         changed = {}
@@ -135,9 +170,7 @@ class _Work:
                 changed[name] = new
         if not changed:
             return module
-        result = copy.copy(module)
-        result._modules = {**module._modules, **changed}  # type: ignore[assignment]
-        return result
+        return twin_of(module, _modules={**module._modules, **changed})
 
 
 class _Graph:
@@ -147,6 +180,7 @@ class _Graph:
         self.work, self.root, self.graph, self.path = work, module, graph, path
         self.modules = dict(module.named_modules())
         self.done: set[fx.Node] = set()
+        self.owners: set[str] = set()
 
     def rewrite(self) -> None:
         """Replaces every place where an operator begins, the operator of most steps first."""
@@ -154,14 +188,23 @@ class _Graph:
         for node in list(self.graph.nodes):
             if node in self.done or node.op in ("placeholder", "get_attr", "output"):
                 continue
-            if node.op == "call_module" and _is_closed(self.modules[str(node.target)]):
-                why = "it is called as a whole: it has hooks, or a forward that was set on it"
+            if node.op == "call_module" and (why := self._not_looked_at(str(node.target), matchers)):
                 self.work.report.left.append(Left(self._where(node), why))
             begins = [m for m in matchers if m.begins(node)]
             reasons = [self._try(m, node) for m in begins if node not in self.done]
             if reasons and node not in self.done:
                 why = "; ".join(dict.fromkeys(reason for reason in reasons if reason))
                 self.work.report.left.append(Left(self._where(node), why))
+
+    def _not_looked_at(self, target: str, matchers: Sequence[Matcher]) -> str:
+        """Why a module that is called is no step, though it may hold some or is a layer that operators begin
+        with; empty where it is one, or has nothing to do with any.
+        """
+        module = self.modules[target]
+        if not calls_its_class_alone(module) and next(module.children(), None) is not None:
+            return "it is called as a whole: it has hooks, or a forward that was set on it"
+        firsts = {matcher.steps[0].form.word for matcher in matchers}
+        return why_no_step(module, firsts) if isinstance(module, nn.Module) else ""
 
     def _matchers(self) -> Iterator[Matcher]:
         found = []
@@ -176,7 +219,7 @@ class _Graph:
         match = matcher.match(node)
         if isinstance(match, str):
             return match
-        if why := self._unfit(matcher.op, match):
+        if why := self._unfit(matcher.op, match) or self._disturbed(match):
             return why
         devices = self._devices(matcher.op, match)
         if not devices and not self.work.uncovered:
@@ -184,6 +227,7 @@ class _Graph:
         if not devices and (name := self._lonely(match)):
             return f"{name} has one element, so how many channels it is for is not known"
         where = tuple(self._where(n) for n in match.nodes)
+        self.owners.add(_common_owner(match.nodes))
         self._put(matcher.op, match)
         self.work.report.replaced.append(Replaced(matcher.op.name, where, devices))
         return ""
@@ -194,9 +238,22 @@ class _Graph:
         dtypes = {t.dtype for t in tensors.values() if t is not None}
         if len(dtypes) > 1:
             return f"its tensors are of several dtypes: {', '.join(sorted(map(str, dtypes)))}"
+        if dtypes and not dtypes & set(_DTYPES):
+            return f"its tensors are of {dtypes.pop()}, and kernels compute in float32, float16 or bfloat16"
         for user in match.nodes[-1].users:
             if changes_in_place(user, self.modules) and op.layer is not None and op.layer.reads_result:
                 return f"{user.name} changes its result in place, which the gradient of {op.name} reads"
+        return ""
+
+    def _disturbed(self, match: Match) -> str:
+        """What between the first step and the last may change what the first one reads: the operator reads it
+        where the last one stands. Empty when nothing does.
+        """
+        nodes = list(self.graph.nodes)
+        for node in nodes[nodes.index(match.nodes[0]) : nodes.index(match.nodes[-1])]:
+            known = is_known(node, self.modules) and not changes_in_place(node, self.modules)
+            if node not in match.nodes and not known:
+                return f"{self._where(node)}, between its steps, may change what it reads"
         return ""
 
     def _lonely(self, match: Match) -> str:
@@ -237,7 +294,8 @@ class _Graph:
             for name, usual in op.attributes.items()
             if match.bound[name] != usual
         ]
-        commands = f"coldforge tune {op.name}, then {fallback.freeze_command(op.name)}"
+        tune = fallback.tune_command_of(op, tensors, {n: match.bound[n] for n in op.attributes})
+        commands = f"{tune}, then {fallback.freeze_command(op.name)}"
         return f"{', '.join(said)}; tune one with: {commands}"
 
     def _put(self, op: FrozenOp, match: Match) -> None:
@@ -294,9 +352,20 @@ def list_of(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _is_closed(module: nn.Module) -> bool:
-    """Whether there is something in the module that was not looked at."""
-    return not calls_its_class_alone(module) and next(module.children(), None) is not None
+def _children_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The submodules, those of several names by each of them."""
+    return [(name, child) for name, child in module._modules.items() if child is not None]
+
+
+def _common_owner(nodes: Sequence[fx.Node]) -> str:
+    """The path of the innermost module in which all nodes are."""
+    parts = [str(node.meta.get(OWNER, "")).split(".") for node in nodes]
+    shared = []
+    for names in zip(*parts, strict=False):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    return ".".join(shared)
 
 
 def _attribute(root: nn.Module, path: str) -> Tensor | None:

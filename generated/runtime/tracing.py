@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import inspect
 import random
+import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +16,14 @@ from torch import fx, nn
 
 from .forms import calls_its_class_alone
 from .module import FrozenModule
+from .rewritten import twin_of
+from .unseen import asked_of_arguments, functions_of, given_names, of_the_moment, refusing
 
+OWNER = "coldforge_owner"
+"""In a node's ``meta``: the path of the module whose own forward it stands in."""
+_LOCK = threading.RLock()
+"""A trace of torch.fx changes ``torch.nn.Module`` for every thread as long as it lasts."""
+_TRIES = 3
 _CONSTANT = "_tensor_constant"
 """How fx names a tensor that no attribute of the module is."""
 _STATE_HOOKS = (
@@ -48,7 +57,8 @@ def trace(module: nn.Module) -> fx.Graph:
             makes tensors, keeps something on the module, has hooks or a state of its own, or fails.
     """
     _refuse_what_a_graph_lacks(module)
-    graphs = [_traced_as_it_is(module, mode) for mode in (True, False)]
+    with _LOCK:
+        graphs = [_traced_as_it_is(module, mode) for mode in (True, False)]
     if graphs[0].python_code("self").src != graphs[1].python_code("self").src:
         raise Untraceable("its forward depends on self.training")
     return graphs[0]
@@ -61,6 +71,8 @@ def _refuse_what_a_graph_lacks(module: nn.Module) -> None:
     if not calls_its_class_alone(module) or any(getattr(module, hooks, None) for hooks in _STATE_HOOKS):
         raise Untraceable("it has hooks")
     kind = type(module)
+    if why := of_the_moment(kind):
+        raise Untraceable(why)
     if any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in _STATE_METHODS):
         raise Untraceable("its class keeps a state of its own in a state dict")
     if kind.__call__ is not nn.Module.__call__ and not isinstance(module, fx.GraphModule):
@@ -68,29 +80,32 @@ def _refuse_what_a_graph_lacks(module: nn.Module) -> None:
     try:
         parameters = inspect.signature(getattr(kind, "forward", nn.Module.forward)).parameters.values()
     except (TypeError, ValueError):
-        return
+        parameters = ()
     for parameter in parameters:
         if parameter.default is None:
             raise Untraceable(f"its forward has {parameter.name}=None, and a graph cannot ask whether it is")
+    for question in asked_of_arguments(kind).values():
+        raise Untraceable(f"its forward asks {question}, which a graph cannot")
 
 
 def _traced_as_it_is(module: nn.Module, training: bool) -> fx.Graph:
-    """One trace that leaves no mark: neither on the module nor on the generators of random numbers."""
-    numbers, tensors = random.getstate(), torch.get_rng_state()
-    drawn = _bytes(tensors)
-    before = [(part, _held(part)) for part in module.modules()]
-    try:
-        for part, _ in before:  # not by ``train``: that may be a method of the module's own
-            part.training = training
-        graph = _traced(module)
-        draws = numbers != random.getstate() or drawn != _bytes(torch.get_rng_state())
-        made = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
-        changed = any(name != "training" for part, held in before for name in _changed(part, held))
-    finally:
-        for part, held in before:
-            _restore(part, held)
-        random.setstate(numbers)
-        torch.set_rng_state(tensors)
+    """One trace that leaves no mark: neither on the module, which other threads may be calling, nor on the
+    generators of random numbers.
+    """
+    stand_in = _stand_in(module, training)
+    before = [(part, _held(part)) for part in stand_in.modules()]
+    for _ in range(_TRIES):  # another thread may draw meanwhile
+        generators = _Generators()
+        try:
+            graph = _traced(stand_in)
+            made = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
+            changed = any(_changed(part, held) for part, held in before)
+        finally:
+            for part, held in before:
+                _restore(part, held)
+            draws = generators.drew()
+        if not draws:
+            break
     if draws:
         raise Untraceable("its forward draws random numbers")
     if any(name.startswith(_CONSTANT) and not hasattr(module, name) for name in made):
@@ -98,6 +113,39 @@ def _traced_as_it_is(module: nn.Module, training: bool) -> fx.Graph:
     if changed:
         raise Untraceable("its forward keeps something on the module")
     return graph
+
+
+def _stand_in(module: nn.Module, training: bool) -> nn.Module:
+    """The module and its submodules once more, on the same parameters."""
+    twins = {part: twin_of(part, training=training) for part in module.modules()}
+    for twin in twins.values():
+        twin._modules = {name: part and twins[part] for name, part in twin._modules.items()}
+    return twins[module]
+
+
+class _Generators:
+    """The states of the generators of random numbers that a forward may draw from."""
+
+    def __init__(self) -> None:
+        self.numbers, self.tensors = random.getstate(), torch.get_rng_state()
+        self.drawn, self.arrays = _bytes(self.tensors), self._of_numpy()
+
+    def drew(self) -> bool:
+        """Whether one of them moved on. It is set back where no other thread can have moved it."""
+        if self.numbers == random.getstate() and self.drawn == _bytes(torch.get_rng_state()):
+            return self.arrays != self._of_numpy()
+        if threading.active_count() == 1:
+            random.setstate(self.numbers)
+            torch.set_rng_state(self.tensors)
+        return True
+
+    @staticmethod
+    def _of_numpy() -> tuple[Any, ...]:
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
+            return ()
+        _, words, *place = numpy.random.get_state()
+        return (words.tobytes(), *place)
 
 
 def _bytes(state: torch.Tensor) -> bytes:
@@ -144,8 +192,12 @@ def _restore(part: nn.Module, held: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def _traced(module: nn.Module) -> fx.Graph:
+    kinds = {type(part) for part in module.modules()}
+    functions = [function for kind in kinds for function in functions_of(kind)]
+    why = Untraceable("its forward asks of what kind an input is, which a graph cannot")
     try:
-        return _Tracer().trace(module)
+        with refusing(functions, _Proxy, why):
+            return _Tracer().trace(module)
     except Untraceable:
         raise
     except Exception as error:  # a forward may do anything with what is no tensor
@@ -162,6 +214,13 @@ def _modes() -> tuple[bool, ...]:
     )
 
 
+class _Proxy(fx.Proxy):
+    """A stand-in that is no key: a mapping would not find what it holds for a value."""
+
+    def __hash__(self) -> int:
+        raise Untraceable("its forward looks something up by the value of an input")
+
+
 class _Tracer(fx.Tracer):
     """Stops where the graph would lose something: a mode that the forward sets is not part of it. What is
     computed from buffers is, as it is from parameters.
@@ -172,6 +231,37 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:  # without arguments: unpickling a graph makes one too
         super().__init__()
         self.modes = _modes()
+        self.thread = threading.get_ident()
+        self.owners: list[str] = []
+
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a submodule; one of another thread is none of this trace."""
+        if threading.get_ident() != self.thread:
+            return forward(*args, **kwargs)
+        path = self.path_of_module(m)
+        if self.is_leaf_module(m, path):
+            return super().call_module(m, forward, args, kwargs)
+        if why := of_the_moment(type(m)):
+            raise Untraceable(why)
+        given = given_names(m.forward, args, kwargs, fx.Proxy)
+        for name, question in asked_of_arguments(type(m)).items():
+            if name in given:
+                raise Untraceable(f"its forward asks {question}, which a graph cannot")
+        self.owners.append(path)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        finally:
+            self.owners.pop()
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """What a module has of that name, as a stand-in where it is traced."""
+        if threading.get_ident() != self.thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """What stands for a node's value."""
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Frozen modules and those that do more than their class are called, as PyTorch's own."""
@@ -182,4 +272,6 @@ class _Tracer(fx.Tracer):
         """A node of the graph."""
         if _modes() != self.modes:
             raise Untraceable("its forward sets autocast or whether gradients are taken")
-        return super().create_node(*arguments, **named)
+        node = super().create_node(*arguments, **named)
+        node.meta[OWNER] = self.owners[-1] if self.owners else ""
+        return node

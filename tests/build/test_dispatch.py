@@ -142,8 +142,10 @@ def _level(arch: str) -> int:
 def _work(entry: Mapping[str, Any]) -> Callable[[Mapping[str, int], int], int]:
     """How much a launch of the entry has to do, by the texts that its manifest holds."""
     target, launch = entry["target"], entry["launch"]
-    text = launch.get("work") or launch["grid" if target["kind"] == "cuda" else "units"]
-    work, derived = parse(text), {n: parse(t) for n, t in entry["derived"].items()}
+    work, derived = (
+        parse(launch.get("work") or "N * H * W"),
+        {n: parse(t) for n, t in entry["derived"].items()},
+    )
     known = {**target["attributes"], **entry["config"], "precision": entry["precision"]}
 
     def work_of(values: Mapping[str, int], processors: int) -> int:

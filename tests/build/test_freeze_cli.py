@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,50 @@ def test_a_package_of_what_is_frozen(
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "torch.Size([1, 6, 3, 3])"
+
+
+@pytest.mark.build
+def test_what_is_built_is_what_was_written(
+    own: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    naive_winner: WinnerFactory,
+) -> None:
+    """Whatever is in the folder that the command is given in, and beside the package; a link is followed."""
+    here, out = tmp_path / "here", tmp_path / "out"
+    freeze([naive_winner({"N": 7})], here / "mykernels", "mykernels")
+    freeze([naive_winner({"N": 7})], tmp_path / "store" / "v1", "mykernels")
+    out.mkdir()
+    (out / "mykernels").symlink_to("../store/v1")
+    for folder in (here, out):
+        for name in ("json.py", "torch.py"):
+            (folder / name).write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nraise SystemExit(7)\n")
+    older = sorted(here.rglob("*"))
+    monkeypatch.chdir(here)
+    freeze([naive_winner()], own, "coldforge")
+    assert run(["freeze", "--package", "mykernels", "--out", str(out), "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert not (tmp_path / "executed").exists()
+    library = Path(report["build"]["extension"])
+    assert library.is_relative_to(tmp_path / "store" / "v1")
+    inside = library.relative_to(tmp_path / "store" / "v1")
+    with zipfile.ZipFile(report["wheel"]) as wheel:
+        assert wheel.read(f"mykernels/{inside}") == library.read_bytes()
+    assert sorted(here.rglob("*")) == older
+    assert (out / "mykernels").is_symlink()
+
+
+def test_a_file_of_ones_own_is_bad_input(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], naive_winner: WinnerFactory
+) -> None:
+    store_study(tmp_path / "home", naive_winner())
+    into = ("freeze", OPERATOR, "--package", "mykernels", "--out", str(tmp_path), "--no-build")
+    call(capsys, *into)
+    notes = tmp_path / "mykernels" / "NOTES.md"
+    notes.write_text("mine")
+    assert f"{notes} is not coldforge's, and freezing would delete it" in call(capsys, *into, code=2)
+    assert notes.read_text() == "mine"
 
 
 def test_a_package_keeps_what_it_holds(

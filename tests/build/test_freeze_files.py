@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -13,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from coldforge.codegen import atomic
 from coldforge.codegen.catalogue import Catalogue, catalogue
-from coldforge.codegen.errors import DeclarationError, InputError, UnknownName
+from coldforge.codegen.errors import ColdforgeError, DeclarationError, InputError, UnknownName
 from coldforge.codegen.freeze import GENERATED, Winner, freeze, load_winners, merge, split_stale
 from coldforge.codegen.freeze.checks import check_shapes
-from coldforge.codegen.freeze.package import ABANDONED_S
 from coldforge.codegen.freeze.signature import Signature
+from coldforge.codegen.freeze.tree import ABANDONED_S
 from coldforge.codegen.freeze.units import all_units, cubins_by_entry
 from coldforge.codegen.freeze.wrapper import render_operator
 from coldforge.codegen.problem import make_problem
@@ -72,7 +74,6 @@ def test_a_changed_tree_is_replaced_whole(tmp_path: Path, naive_winner: WinnerFa
     built = package / "_build" / "0123" / "pkg.so"
     built.parent.mkdir(parents=True)
     built.write_bytes(b"so")
-    (package / "stray.txt").write_text("x")
     report = freeze([naive_winner()], package, "pkg")
     assert report.changed
     assert built.read_bytes() == b"so"  # a build folder is a cache: it stays
@@ -81,6 +82,114 @@ def test_a_changed_tree_is_replaced_whole(tmp_path: Path, naive_winner: WinnerFa
     freeze([naive_winner()], tmp_path / "fresh", "pkg")
     assert kept == _tree(tmp_path / "fresh")
     assert not list(tmp_path.glob(".*"))
+
+
+class Killed(BaseException):
+    """Ends a command where nothing after it is done."""
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "failed"])
+def test_a_freeze_that_is_ended_costs_no_extension(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naive_winner: WinnerFactory, moment: str
+) -> None:
+    package = tmp_path / "pkg"
+    freeze([naive_winner()], package, "pkg")
+    built = package / "_build" / "0123" / "pkg.so"
+    built.parent.mkdir(parents=True)
+    built.write_bytes(b"so")
+    (built.parent / "work-7").mkdir()  # a build is running
+    before = _tree(package)
+    freeze([naive_winner({"N": 7})], tmp_path / "other", "pkg")
+    new = {**_tree(tmp_path / "other"), "_build/0123/pkg.so": b"so"}
+    exchange = atomic._exchange
+
+    def ends(*folders: Path) -> bool:
+        if moment == "failed":
+            raise OSError(errno.EIO, "Input/output error")
+        if moment == "after":
+            exchange(*folders)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "_exchange", ends)
+        if moment != "failed":  # a killed command removes nothing
+            patch.setattr("shutil.rmtree", lambda *arguments, **named: None)
+        with pytest.raises(Killed if moment != "failed" else ColdforgeError):
+            freeze([naive_winner({"N": 7})], package, "pkg")
+    assert _tree(package) == (new if moment == "after" else before)
+    freeze([naive_winner({"N": 7})], package, "pkg")
+    assert _tree(package) == new
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_is_built_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naive_winner: WinnerFactory, links: bool
+) -> None:
+    """Also on a file system without second names, and where the builds are elsewhere."""
+    if not links:
+        monkeypatch.setattr(os, "link", _no_links)
+    for name in ("pkg", "away"):
+        freeze([naive_winner()], tmp_path / name, "pkg")
+        folder = tmp_path / name / "_build"
+        if name == "away":
+            (tmp_path / "builds").mkdir()
+            folder.symlink_to("../builds")
+        (folder / "0123").mkdir(parents=True)
+        (folder / "0123" / "pkg.so").write_bytes(b"so")
+        assert freeze([naive_winner({"N": 7})], tmp_path / name, "pkg").changed
+        assert (folder / "0123" / "pkg.so").read_bytes() == b"so"
+        assert folder.is_symlink() == (name == "away")
+
+
+def _no_links(*_: object, **__: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize("name", ["NOTES.md", "tests/test_mine.py", "operators/mine.py", "runtime/notes.txt"])
+def test_what_is_not_coldforges_is_not_deleted(
+    tmp_path: Path, naive_winner: WinnerFactory, name: str
+) -> None:
+    package = tmp_path / "pkg"
+    freeze([naive_winner()], package, "pkg")
+    (package / name).parent.mkdir(exist_ok=True)
+    (package / name).write_text("mine")
+    before = _tree(package)
+    for winner in (naive_winner(), naive_winner({"N": 7})):
+        with pytest.raises(InputError, match=f"/pkg/{name} is not coldforge's, .* move it out of"):
+            freeze([winner], package, "pkg")
+    assert _tree(package) == before
+
+
+def test_what_an_earlier_coldforge_wrote_is_replaced(tmp_path: Path, naive_winner: WinnerFactory) -> None:
+    package = tmp_path / "pkg"
+    freeze([naive_winner()], package, "pkg")
+    wanted = _tree(package)
+    manifest = json.loads(wanted["manifest.json"])
+    for name in ("kernels/control.cpp", "helpers/old.py"):
+        manifest["files"][name] = "0" * 64
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).write_text("old")
+    (package / "manifest.json").write_text(json.dumps(manifest))
+    for name in (
+        "runtime/native/control.h",
+        "runtime/gone.py",
+        "__pycache__/x.pyc",
+        "kernels/__pycache__/y.pyc",
+    ):
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).write_text("old")
+    assert freeze([naive_winner()], package, "pkg").changed
+    assert _tree(package) == wanted
+
+
+def test_a_package_behind_a_link(tmp_path: Path, naive_winner: WinnerFactory) -> None:
+    store, link = tmp_path / "store", tmp_path / "pkg"
+    freeze([naive_winner()], store / "v1", "pkg")
+    link.symlink_to("store/v1")
+    assert freeze([naive_winner({"N": 7})], link, "pkg").changed
+    assert link.is_symlink()
+    assert [w.workload["N"] for w in load_winners(store / "v1")] == [7]
+    assert sorted(p.name for p in (*tmp_path.iterdir(), *store.iterdir())) == ["pkg", "store", "v1"]
 
 
 def test_what_a_killed_freeze_left_is_removed(tmp_path: Path, naive_winner: WinnerFactory) -> None:

@@ -248,3 +248,127 @@ def test_training_a_model(package: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     assert result["replaced"] == 4
     assert result["worst_relative_loss_difference"] < 1e-3
     assert len(set(result["loss"]["frozen"])) == 50
+
+
+@both
+@pytest.mark.parametrize("transform", ["grad", "vjp", "jvp", "vmap of grad", "dual"])
+def test_transforms_under_torch_compile(package: ModuleType, name: str, transform: str) -> None:
+    x, *others = _tensors(name)
+    frozen, plain = getattr(package, name), _plain(name)
+
+    def made(op: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        def of(q: torch.Tensor) -> torch.Tensor:
+            return op(q, *others)
+
+        def dual(q: torch.Tensor) -> torch.Tensor:
+            with torch.autograd.forward_ad.dual_level():
+                both = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+                tangent = torch.autograd.forward_ad.unpack_dual(of(both)).tangent
+                assert tangent is not None
+                return tangent
+
+        def one(q: torch.Tensor) -> torch.Tensor:
+            return of(q[None]).sum()
+
+        return {
+            "grad": torch.func.grad(lambda q: of(q).sum()),
+            "vjp": lambda q: torch.func.vjp(of, q)[1](torch.ones_like(of(q)))[0],
+            "jvp": lambda q: torch.func.jvp(of, (q,), (torch.ones_like(q),))[1],
+            "vmap of grad": torch.vmap(torch.func.grad(one)),
+            "dual": dual,
+        }[transform]
+
+    torch._dynamo.reset()
+    found = torch.compile(made(frozen), backend="aot_eager")(x)
+    want = made(plain)(x)
+    assert want.abs().max() > 0
+    torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-5)
+
+
+def test_vmap_under_torch_compile_takes_the_kernel(package: ModuleType) -> None:
+    x, weight, bias = _tensors(CONV)
+    torch._dynamo.reset()
+    op = package.conv2d_divide_leaky_relu
+    mapped = torch.compile(torch.vmap(lambda q: op(q, weight, bias)), backend="eager")
+    x = x[:, None]
+    want = _plain(CONV)(x[:, 0], weight, bias)
+    torch.testing.assert_close(mapped(x)[:, 0], want, rtol=1e-4, atol=1e-5)
+    assert package.last_variant() is not None
+
+
+@pytest.mark.parametrize("change", ["add_", "view", "relu_", "again", "checkpoint", "none"])
+def test_a_result_may_be_changed_in_place(package: ModuleType, change: str) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def trained(op: Callable[..., torch.Tensor]) -> Tensors:
+        leaves = _leaves(_tensors(CONV))
+        y = checkpoint(op, *leaves, use_reentrant=False) if change == "checkpoint" else op(*leaves)
+        assert isinstance(y, torch.Tensor)
+        if change == "add_":
+            y += 1.0
+        elif change == "view":
+            y.view(-1).mul_(2.0)
+        elif change == "relu_":
+            y = y.relu_()
+        (y**2).sum().backward(retain_graph=change == "again")
+        if change == "again":
+            (y**2).sum().backward()
+        return [leaf.grad for leaf in leaves if leaf.grad is not None]
+
+    for found, want in zip(trained(package.conv2d_divide_leaky_relu), trained(_plain(CONV)), strict=True):
+        torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_is_kept_beyond_the_backward(package: ModuleType) -> None:
+    leaves = _leaves(_tensors(CONV))
+    y = package.conv2d_divide_leaky_relu(*leaves)
+    node = y.grad_fn
+    assert node.kept.data_ptr() == y.data_ptr()
+    y.sum().backward()
+    assert node.kept is None
+
+
+def test_the_reference_alone(package: ModuleType) -> None:
+    tensors = _tensors(CONV)
+    kernel = package.conv2d_divide_leaky_relu(*tensors)
+    assert str(package.last_variant()).startswith(f"{CONV}_")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with package.reference_only():
+            reference = package.conv2d_divide_leaky_relu(*tensors)
+            assert package.last_variant() is None
+    torch.testing.assert_close(reference, _plain(CONV)(*tensors), rtol=0, atol=0)
+    torch.testing.assert_close(kernel, reference, rtol=1e-4, atol=1e-5)
+    package.conv2d_divide_leaky_relu(*tensors)
+    assert package.last_variant() is not None
+
+
+def test_a_sample_without_its_batch(package: ModuleType) -> None:
+    x, weight, bias = _leaves(_tensors(CONV))
+    want = package.conv2d_divide_leaky_relu(x, weight, bias)[1]
+    assert torch.equal(package.conv2d_divide_leaky_relu(x[1], weight, bias), want)
+    with torch.no_grad():
+        assert torch.equal(package.conv2d_divide_leaky_relu(x[1], weight, bias), want)
+        assert package.last_variant() is not None
+    with pytest.raises(ValueError, match="x has shape"):
+        package.conv2d_divide_leaky_relu(x[1, 1], weight, bias)
+    mean = _tensors(MEAN)
+    with pytest.raises(ValueError, match="x has shape"):  # its steps number the axes
+        package.conv_transpose2d_mean_logsumexp(mean[0][0], *mean[1:])
+
+
+def test_shapes_alone_are_refused_as_calls_are(package: ModuleType) -> None:
+    x, weight = torch.empty(2, 9, 9, 9, device="meta"), torch.empty(4, 4, 3, 3, device="meta")
+    with pytest.raises(ValueError, match="C_in must be divisible by groups=2, got 9"):
+        package.conv2d_divide_leaky_relu(x, weight, None, groups=2)
+    x, weight, bias = _tensors(CONV)
+    with pytest.raises(ValueError, match=r"stride must be less than 2\*\*31"):
+        package.conv2d_divide_leaky_relu(x, weight, bias, stride=2**70)
+
+
+def test_a_warning_advises_what_can_be_tuned(package: ModuleType) -> None:
+    x, weight, bias = _tensors(CONV)
+    for dtype, text in ((torch.float16, "no template computes fp16 on cpu"), (torch.float32, "tune one: ")):
+        wider = [torch.cat([t, t]).to(dtype) for t in (weight, bias)]
+        with pytest.warns(RuntimeWarning, match=text):
+            package.conv2d_divide_leaky_relu(x.to(dtype), *wider)

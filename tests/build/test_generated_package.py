@@ -243,7 +243,7 @@ def test_sizes_that_a_kernel_cannot_count(package: ModuleType) -> None:
         (TypeError, "weight must be a tensor", {"weight": lambda w: w.tolist()}),
         (ValueError, "bias is on meta, but x is on cpu", {"bias": lambda b: b.to("meta")}),
         (ValueError, r"bias has shape \[5\]; expected \[C_out\] = \[6\]", {"bias": lambda b: b[:5]}),
-        (ValueError, "x has shape .* expected 4 dimensions", {"x": lambda x: x[0]}),
+        (ValueError, "x has shape .* expected 4 dimensions", {"x": lambda x: x[0, 0]}),
         (ValueError, "weight has shape .* expected", {"weight": lambda w: w[:, :7]}),
         (ValueError, "the output would be empty: H_out = 0", {"x": lambda x: x[:, :, :2]}),
         (ValueError, "stride must be at least 1, got 0", {"stride": 0}),

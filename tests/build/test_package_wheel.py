@@ -125,15 +125,55 @@ def test_a_wheel_that_cannot_be_written_costs_none(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package, (library,) = wheel.parent / "cf_wheel", wheel.parent.glob("cf_wheel/_build/*/cf_wheel.so")
-    old = tmp_path / "cf_wheel-0.1.0+older-py3-none-any.whl"
+    old = tmp_path / "cf_wheel-0.1.0+0123abcd-py3-none-manylinux_2_28_x86_64.whl"
     old.write_bytes(b"an older one")
+    others = {
+        tmp_path / name
+        for name in (
+            "cf_wheel-9.9-py3-none-any.whl",
+            "cf_wheel-tools-1.0-py3-none-any.whl",
+            "cf_wheel-0.1.0+theirs-py3-none-any.whl",
+            "cf_wheel-0.1.0+0123abcd-cp311-cp311-manylinux_2_28_x86_64.whl",
+            "my_cf_wheel-0.1.0+0123abcd-py3-none-any.whl",
+        )
+    }
+    for other in others:
+        other.write_bytes(b"somebody's")
     with monkeypatch.context() as patch:
         patch.setattr(write_wheel.__module__ + ".write_bytes", _full)
         with pytest.raises(ColdforgeError, match="disk full"):
             write_wheel(package, library, tmp_path)
     assert old.exists()
     made = write_wheel(package, library, tmp_path)
-    assert list(tmp_path.iterdir()) == [made]
+    assert set(tmp_path.iterdir()) == {made, *others}
+
+
+def test_a_wheel_has_its_extension_or_is_not_made(wheel: Path, tmp_path: Path) -> None:
+    package, (library,) = wheel.parent / "cf_wheel", wheel.parent.glob("cf_wheel/_build/*/cf_wheel.so")
+    elsewhere = tmp_path / "elsewhere" / "_build" / library.parent.name / library.name
+    elsewhere.parent.mkdir(parents=True)
+    shutil.copy(library, elsewhere)
+    with pytest.raises(
+        ColdforgeError, match=r"cf_wheel\.so is not a whole extension in .*/cf_wheel: the wheel"
+    ):
+        write_wheel(package, elsewhere, tmp_path)
+    copy = tmp_path / "cf_wheel"
+    shutil.copytree(package, copy)
+    (own,) = copy.glob("_build/*/cf_wheel.so")
+    (own.parent / "cf_wheel.so.sha256").unlink()
+    with pytest.raises(ColdforgeError, match="is not a whole extension in"):
+        write_wheel(copy, own, tmp_path)
+    assert not list(tmp_path.glob("*.whl"))
+
+
+def test_a_wheel_of_a_package_behind_links(wheel: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(wheel.parent / "cf_wheel", store / "v1")
+    (store / "v1" / "_build").rename(store / "builds")
+    (store / "v1" / "_build").symlink_to("../builds")
+    (tmp_path / "cf_wheel").symlink_to("store/v1")
+    (library,) = (store / "builds").glob("*/cf_wheel.so")
+    assert write_wheel(tmp_path / "cf_wheel", library, tmp_path).read_bytes() == wheel.read_bytes()
 
 
 def _full(*_: object) -> None:
@@ -162,7 +202,6 @@ TAMPERED = [
     ("manifest.json", lambda data: data[: len(data) // 2], "cannot read"),
     ("manifest.json", lambda data: data.replace(b": true", b":  true"), "its extension is damaged"),
     ("kernels/*.cubin", lambda data: data + b"x", "differs from its digest in manifest.json; install"),
-    ("operators/conv2d*.py", lambda data: data + b"\n", "differs from its digest in manifest.json; install"),
     ("kernels/*.cubin", None, "is missing; install the package again"),
     (
         "kernels/*.ptx",
@@ -197,6 +236,24 @@ assert package.runtime.package.STATE.extension is None
     assert len(said) == len(TAMPERED)
     for line, (_, _, why) in zip(said, TAMPERED, strict=True):
         assert why in line
+
+
+def test_a_wheel_whose_operators_were_tampered_with_is_not_imported(wheel: Path, tmp_path: Path) -> None:
+    """Without a kernel they would answer."""
+    place = _installed(wheel, tmp_path)
+    for name in ("operators/conv2d_divide_leaky_relu.py", "reference/conv2d.py"):
+        path = place / "cf_wheel" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole + b"\n")
+        code = f"""
+try:
+    import cf_wheel
+except ImportError as error:
+    assert "{name} differs from its digest in manifest.json; install the package again" in str(error), error
+    print("refused")
+"""
+        assert _call(place, code).stdout == "refused\n"
+        path.write_bytes(whole)
 
 
 def test_what_needs_a_compiler_says_so(wheel: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ import coldforge.codegen.freeze
 import coldforge.tuner.bench
 import coldforge.tuner.cli
 import pytest
+import torch
 from coldforge.codegen.freeze import Winner, freeze
 from coldforge.tuner.cli import COMMANDS, MAX_MESSAGE, main
 from fuzz import accepted_or_refused, command, one_line, profile, refused
@@ -219,6 +221,10 @@ def test_any_words(place: Path, line: list[str]) -> None:
             for name, expected in {
                 "numpy": "taken by a module",
                 "torch": "taken by PyTorch",
+                "load_library": "taken by PyTorch",
+                "loaded_libraries": "taken by PyTorch",
+                "import_module": "taken by PyTorch",
+                "quantized_decomposed": "taken by PyTorch",
                 "yaml": "taken by a module",
                 "json": "is taken",
                 "coldforge": "is taken",
@@ -267,6 +273,20 @@ def test_a_name_that_hides_nothing(place: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path / "plain")
     (tmp_path / "plain" / "other").mkdir(parents=True)
     assert "nothing to freeze" in refused("freeze", "--package", "other", "--out", str(tmp_path / "third"))
+
+
+def test_a_name_that_this_pytorch_has(place: Path, tmp_path: Path) -> None:
+    freeze = ("freeze", "--out", str(tmp_path), "--package")
+    library = torch.library.Library("somebodys_ops", "DEF")
+    assert "nothing to freeze" in refused(*freeze, "somebodys_ops")  # no operator yet
+    library.define("twice(Tensor x) -> Tensor")
+    assert "package name 'somebodys_ops' is taken by PyTorch" in refused(*freeze, "somebodys_ops")
+    assert "nothing to freeze" in refused(*freeze, "somebodys")
+    assert "somebodys" not in vars(torch.ops)  # asking made none
+    # A package of ours that this process has loaded is none of PyTorch's.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "somebodys_ops.runtime", ModuleType("somebodys_ops.runtime"))
+        assert "nothing to freeze" in refused(*freeze, "somebodys_ops")
 
 
 def test_home_of_nobody(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,7 +185,8 @@ def _tail(v: Tensor) -> Tensor:
 def test_what_is_left_and_why(package: ModuleType) -> None:
     assert "has weight [6, 4, 5, 5]" in _left(package, lambda m, x: _tail(m.c(x)), c=_conv())
     assert "padding is 'same'" in _left(package, lambda m, x: _tail(m.c(x)), c=_conv(padding="same"))
-    assert _left(package, lambda m, x: _tail(m.c(x)), c=_conv(padding=1, padding_mode="circular")) == ""
+    circular = _left(package, lambda m, x: _tail(m.c(x)), c=_conv(padding=1, padding_mode="circular"))
+    assert circular == "c stays: this Conv2d pads otherwise than with zeros"
     twice = _left(package, lambda m, x: (lambda v: _tail(v) + v)(m.c(x)), c=nn.Conv2d(4, 6, 3, stride=2))
     assert "its result is read 2 times where conv2d_divide_leaky_relu has div" in twice
     other = _left(package, lambda m, x: torch.max(m.c(x), 1).values, c=nn.Conv2d(4, 6, 3, stride=2))
@@ -194,7 +195,7 @@ def test_what_is_left_and_why(package: ModuleType) -> None:
     assert "value is no number" in tensor
     hooked = _conv()
     hooked.register_forward_hook(lambda *a: None)
-    assert _left(package, lambda m, x: _tail(m.c(x)), c=hooked) == ""
+    assert "c stays: this Conv2d has hooks" in _left(package, lambda m, x: _tail(m.c(x)), c=hooked)
 
 
 def test_a_forward_that_no_graph_stands_for(package: ModuleType) -> None:

@@ -21,6 +21,22 @@ if TYPE_CHECKING:
     from ...codegen.freeze import Winner
 
 _OWN = "coldforge.generated"
+# Runs a package's build from the very folder that it was written to. With that folder on PYTHONPATH, whatever
+# else is in it (json.py, torch.py) would stand before the standard library and PyTorch; at the end of the
+# path, an older installation of the package would stand before it.
+_FROM_FOLDER = """
+import importlib.machinery, runpy, sys
+name, folder = sys.argv[1:3]
+del sys.argv[1:3]
+
+class There:
+    @staticmethod
+    def find_spec(wanted, path=None, target=None):
+        return importlib.machinery.PathFinder.find_spec(name, [folder]) if wanted == name else None
+
+sys.meta_path.insert(0, There)
+runpy.run_module(name + ".runtime", run_name="__main__", alter_sys=True)
+"""
 
 
 @click.command("build", short_help="Build the extension of generated/.")
@@ -41,25 +57,27 @@ def command(recompile: bool, as_json: bool) -> int:
     return 0 if report["status"] == "ok" else 1
 
 
-def run_build(package: str, path: Path | None, *, rebuild: bool = False) -> dict[str, Any]:
+def run_build(package: str, folder: Path | None, *, rebuild: bool = False) -> dict[str, Any]:
     """Builds a package in a process of its own: one that holds an older extension could not load the new one.
 
     Args:
         package: its import name.
-        path: the folder it is imported from; None when it is importable as it is.
-        rebuild: even when it is built already.
+        folder: the folder that it is in, and is taken from; None when it is importable as it is.
+        rebuild: even when it is built already; only of what is importable, as the build then starts over.
 
     Raises:
         ColdforgeError: it cannot be built or loaded; the message is the build's own.
     """
-    environment = dict(os.environ)
-    if path is not None:
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(path), environment.get("PYTHONPATH", "")])
-        )
-    command = [sys.executable, "-m", f"{package}.runtime", "--json", *(["--rebuild"] if rebuild else [])]
+    start = ["-m", f"{package}.runtime"] if folder is None else ["-c", _FROM_FOLDER, package, str(folder)]
     run = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, *start, "--json", *(["--rebuild"] if rebuild else [])],
+        # The folder that the command is given in is no place to import from: an older copy of the package may
+        # be there, or a file with the name of a module. By the environment, since the build may start over.
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     try:
         report = json.loads(run.stdout)
@@ -67,13 +85,22 @@ def run_build(package: str, path: Path | None, *, rebuild: bool = False) -> dict
         raise ColdforgeError(f"building {package} ended with status {run.returncode}") from None
     if "reason" in report:
         raise ColdforgeError(report["reason"])
+    if folder is not None:
+        _check_inside(report["extension"], folder / package)
     return report
+
+
+def _check_inside(extension: str | None, package: Path) -> None:
+    """Raises ColdforgeError unless what was built is the package that was meant."""
+    root = os.path.realpath(package)  # the package names its files so
+    if extension is None or not Path(extension).is_relative_to(root):
+        raise ColdforgeError(f"building {package} gave {extension or 'nothing'}, and no extension in it")
 
 
 def _recompile() -> list[str]:
     """Compiles every frozen cubin anew and freezes the result; returns the entries whose binary changed."""
     from ...codegen.freeze import GENERATED, freeze, load_winners
-    from ...codegen.freeze.package import REPOSITORY_NAMESPACE
+    from ...codegen.freeze.namespace import REPOSITORY_NAMESPACE
 
     winners = load_winners(GENERATED)
     fresh = [_recompiled(winner) if winner.kind == "cuda" else winner for winner in winners]

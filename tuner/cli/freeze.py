@@ -82,15 +82,16 @@ def command(
 @contextlib.contextmanager
 def alone(folder: Path | None) -> Iterator[None]:
     """Keeps other `freeze` commands off the package that is written: of two at once the later one would not
-    have what the earlier one adds. What is locked is the folder that the package is in, since the package's
-    own is replaced as a whole; no file is made. Where a file system knows no locks, nobody is kept off.
+    have what the earlier one adds. What is locked is the folder that the package is in (where a link leads),
+    since the package's own is replaced as a whole; no file is made. Where a file system knows no locks,
+    nobody is kept off.
 
     Args:
         folder: the package's; generated/ when None.
     """
     from ...codegen.freeze import GENERATED
 
-    parents = (folder or GENERATED).parents
+    parents = Path(os.path.realpath(folder or GENERATED)).parents
     try:
         parent = next(place for place in parents if place.is_dir())  # where nothing is there yet: further up
         handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -126,7 +127,7 @@ def _check_options(package: str | None, out: str | None, bundle: str | None, of_
         if Path(bundle).is_dir():
             raise InputError(f"--bundle {bundle} is a folder; name a file")
     if package is not None and out is not None:
-        from ...codegen.freeze.package import check_namespace
+        from ...codegen.freeze.namespace import check_namespace
 
         check_namespace(package)
         _check_place(Path(out).absolute(), f"--out {out}")
@@ -184,7 +185,7 @@ def _write_package(
     found: Found, package: str | None, folder: Path | None, *, replace: bool, build: bool
 ) -> dict[str, Any]:
     from ...codegen.freeze import GENERATED, Change, freeze, merge, split_stale, with_ptx
-    from ...codegen.freeze.package import REPOSITORY_NAMESPACE
+    from ...codegen.freeze.namespace import REPOSITORY_NAMESPACE
     from ..storage import storage_faults
     from ..transfer import import_studies
 

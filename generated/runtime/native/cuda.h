@@ -87,9 +87,10 @@ inline Gpu& gpu_at(int index, int variant_count) {
 // its context current.
 inline void load_kernel(const Variant& variant, LoadedKernel& kernel) {
   const Driver& d = driver();
-  kernel.tried = true;
+  kernel.why.clear();
   const RelaxedCapture loading_allocates;
   CuResult result = d.load(&kernel.module, variant.image);
+  kernel.tried = result != kOutOfMemory;  // memory may be there another time
   if (result != 0) kernel.why = d.describe("cuModuleLoadData", result);
   if (result == 0 && (result = d.function(&kernel.first.function, kernel.module, "coldforge_kernel")) != 0) {
     kernel.why = d.describe("cuModuleGetFunction", result);

@@ -27,6 +27,7 @@ constexpr int kComputeCapabilityMinor = 76;
 constexpr int kMultiprocessorCount = 16;
 constexpr int kMaxSharedBytes = 97;        // of a block that asks for more than the usual 48 KiB
 constexpr int kMaxDynamicSharedBytes = 8;  // CUfunction_attribute
+constexpr int kOutOfMemory = 2;            // CUresult
 constexpr int kCaptureModeRelaxed = 2;     // CUstreamCaptureMode
 constexpr int64_t kMaxGrid = 2147483647;   // blocks along x, on every supported architecture
 
