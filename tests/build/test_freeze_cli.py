@@ -94,12 +94,11 @@ def test_a_new_winner_replaces_an_old_one(
     freeze([naive_winner(time_ms=2.0), naive_winner({"N": 7})], own, "coldforge")
     store_study(tmp_path / "home", naive_winner(time_ms=1.5))
     report = call(capsys, "freeze", "--no-build")
-    assert report["entries"] == [
-        {"name": naive_winner().name, "what": "replaced", "old_ms": 2.0, "new_ms": 1.5}
-    ]
+    entry = {"name": naive_winner().name, "shape": "small C_out=6", "old_ms": 2.0, "new_ms": 1.5}
+    assert report["entries"] == [{**entry, "what": "replaced"}]
     assert report["total_entries"] == 2
     assert run(["freeze", "--no-build"]) == 0
-    assert f"kept  {naive_winner().name}  1.5 ms" in capsys.readouterr().out
+    assert f"kept  {naive_winner().name}  (small C_out=6)  1.5 ms" in capsys.readouterr().out
 
 
 def test_entries_of_an_old_declaration_are_dropped(
