@@ -97,6 +97,10 @@ class Extension:
         number = self._library.coldforge_last_variant()
         return self.variants[number] if number >= 0 else None
 
+    def forget_last(self) -> None:
+        """Says that the reference answered this thread's last call."""
+        self._library.coldforge_forget_last()
+
     def this_cpu(self) -> Machine:
         """This machine's CPU, as calls see it."""
         model = self._library.coldforge_cpu_model()

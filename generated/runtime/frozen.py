@@ -203,6 +203,8 @@ class FrozenOp:
         """Runs the reference outside of the op, so that PyTorch sees and differentiates its parts."""
         if not torch.compiler.is_compiling():
             fallback.warn(self, arguments, reason)
+            if package.STATE.extension is not None:
+                package.STATE.extension.forget_last()
         count = len(self.tensors)
         return fallback.compute(self, [*fallback.widened(arguments[:count]), *arguments[count:-1]])
 

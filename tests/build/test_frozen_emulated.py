@@ -45,8 +45,9 @@ def _source(entry: Mapping[str, Any]) -> KernelSource:
 def _call(
     entry: Mapping[str, Any], problem: Problem, tensors: dict[str, torch.Tensor], target: Target, order: str
 ) -> Call:
+    geometry = {name: text for name, text in entry["launch"].items() if name != "work"}
     request = TrialRequest(
-        problem.to_dict(), {}, entry["template"], entry["config"], entry["launch"], entry["derived"]
+        problem.to_dict(), {}, entry["template"], entry["config"], geometry, entry["derived"]
     )
     launch = request.launch_at(problem, target)
     arrays = [Array(s.name, "input", tensors[s.name]) if s.present else None for s in problem.tensors]

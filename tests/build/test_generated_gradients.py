@@ -341,6 +341,9 @@ def test_the_reference_alone(package: ModuleType) -> None:
     torch.testing.assert_close(kernel, reference, rtol=1e-4, atol=1e-5)
     package.conv2d_divide_leaky_relu(*tensors)
     assert package.last_variant() is not None
+    x, weight, bias = tensors
+    torch.func.grad(lambda q: package.conv2d_divide_leaky_relu(q, weight, bias).sum())(x)
+    assert package.last_variant() is None
 
 
 def test_a_sample_without_its_batch(package: ModuleType) -> None:

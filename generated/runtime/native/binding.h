@@ -64,3 +64,6 @@ COLDFORGE_EXPORT int coldforge_choose(const char* name, int kind, int dtype, dou
 
 // The variant that answered this thread's last call; -1: the reference.
 COLDFORGE_EXPORT int coldforge_last_variant() { return coldforge::last_variant(); }
+
+// Says that the reference answered, where that did not happen in an op.
+COLDFORGE_EXPORT void coldforge_forget_last() { coldforge::last_variant() = -1; }
