@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import pickle
 import random
 import sys
 import threading
@@ -94,19 +95,25 @@ def _traced_as_it_is(module: nn.Module, training: bool) -> fx.Graph:
     """
     stand_in = _stand_in(module, training)
     before = [(part, _held(part)) for part in stand_in.modules()]
-    for _ in range(_TRIES):  # another thread may draw meanwhile
+    first, draws = _Generators(), True
+    for _ in range(_TRIES):
         generators = _Generators()
         try:
             graph = _traced(stand_in)
             made = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
             changed = any(_changed(part, held) for part, held in before)
+        except BaseException:
+            if generators.moved():
+                generators.set_back()
+            raise
         finally:
             for part, held in before:
                 _restore(part, held)
-            draws = generators.drew()
-        if not draws:
+        draws = generators.moved()
+        if not draws:  # what moved them before was another thread
             break
     if draws:
+        first.set_back()
         raise Untraceable("its forward draws random numbers")
     if any(name.startswith(_CONSTANT) and not hasattr(module, name) for name in made):
         raise Untraceable("its forward makes tensors of its own")
@@ -128,24 +135,23 @@ class _Generators:
 
     def __init__(self) -> None:
         self.numbers, self.tensors = random.getstate(), torch.get_rng_state()
-        self.drawn, self.arrays = _bytes(self.tensors), self._of_numpy()
-
-    def drew(self) -> bool:
-        """Whether one of them moved on. It is set back where no other thread can have moved it."""
-        if self.numbers == random.getstate() and self.drawn == _bytes(torch.get_rng_state()):
-            return self.arrays != self._of_numpy()
-        if threading.active_count() == 1:
-            random.setstate(self.numbers)
-            torch.set_rng_state(self.tensors)
-        return True
-
-    @staticmethod
-    def _of_numpy() -> tuple[Any, ...]:
         numpy = sys.modules.get("numpy")
-        if numpy is None:
-            return ()
-        _, words, *place = numpy.random.get_state()
-        return (words.tobytes(), *place)
+        self.drawn, self.arrays = _bytes(self.tensors), numpy and numpy.random.get_state()
+
+    def moved(self) -> bool:
+        """Whether one of them moved on."""
+        now = _Generators()
+        return self._compared() != now._compared()
+
+    def _compared(self) -> tuple[Any, ...]:
+        return self.numbers, self.drawn, pickle.dumps(self.arrays)
+
+    def set_back(self) -> None:
+        """Makes them draw again what they drew since."""
+        random.setstate(self.numbers)
+        torch.set_rng_state(self.tensors)
+        if self.arrays is not None:
+            sys.modules["numpy"].random.set_state(self.arrays)
 
 
 def _bytes(state: torch.Tensor) -> bytes:
