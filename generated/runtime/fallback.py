@@ -139,9 +139,14 @@ def tune_command(op: FrozenOp, arguments: Sequence[Any]) -> str:
         return f"coldforge tune {op.name}"
     fields = {name: value for name, value in sizes.items() if name in _shape_fields(op, attributes)}
     fields |= {name: 0 for name, t in zip(op.tensors, tensors, strict=True) if t is None}
-    dtype = _DTYPES.get(str(tensors[0].dtype), "fp32")
+    return _tune_line(op, tensors[0], fields)
+
+
+def _tune_line(op: FrozenOp, like: Tensor, fields: Mapping[str, int]) -> str:
+    """The command line for tensors of that dtype and device, of these fields of a shape."""
+    dtype = _DTYPES.get(str(like.dtype), "fp32")
     shape = ",".join(f"{name}={value}" for name, value in fields.items())
-    command = f"coldforge tune {op.name} --target {'cuda' if tensors[0].is_cuda else 'cpu'} --shape {shape}"
+    command = f"coldforge tune {op.name} --target {'cuda' if like.is_cuda else 'cpu'} --shape {shape}"
     return command if dtype == "fp32" else f"{command} --dtype {dtype}"
 
 
@@ -161,12 +166,7 @@ def tune_command_of(op: FrozenOp, tensors: Mapping[str, Tensor | None], attribut
             continue
         names = [n for n in _shape_fields(op, numbers) if first[n] == second[n]]
         fields = {n: first[n] for n in names}
-        fields |= {n: 0 for n, t in tensors.items() if t is None}
-        shape = ",".join(f"{name}={value}" for name, value in fields.items())
-        place = "cuda" if sample.is_cuda else "cpu"
-        command = f"coldforge tune {op.name} --target {place} --shape {shape}"
-        dtype = _DTYPES.get(str(sample.dtype), "fp32")
-        return command if dtype == "fp32" else f"{command} --dtype {dtype}"
+        return _tune_line(op, sample, fields | {n: 0 for n, t in tensors.items() if t is None})
     return f"coldforge tune {op.name}"
 
 

@@ -97,9 +97,9 @@ class FrozenOp:
         check: (tensors, scalars, attributes, precision), as a caller wrote them -> the same, each in its one
             form, or an error that says what is wrong.
         chain: the steps of the epilogue.
-        tunable: kind of target -> dtypes in which some template of the operator has a kernel; empty: not
-        known. overload: the registered op; None until the extension is loaded. traced: the same with a
-        gradient.
+        tunable: kind of target -> dtypes in which some template has a kernel; empty: not known.
+        overload: the registered op; None until the extension is loaded.
+        traced: the same with a gradient.
     """
 
     name: str

@@ -91,15 +91,12 @@ class Differentiable(torch.autograd.Function):
         """Runs the plain op on tensors, scalars, attributes and the precision."""
         ctx.op, ctx.kept = op, None
         output = op.overload(*arguments)
-        if op.layer is None or not op.layer.reads_result or _hooked():
-            keep(ctx, op, arguments, output)
-        else:
+        if op.layer is not None and op.layer.reads_result and not _hooked():
             # PyTorch's own activations read what went into them, so that programs change what comes out in
             # place. A saved output would make that an error; an alias knows whether it happened.
             ctx.kept = output.detach()
             ctx.version = ctx.kept._version
-            ctx.save_for_backward(*arguments[: len(op.tensors)], None)
-            ctx.rest = tuple(arguments[len(op.tensors) :])
+        keep(ctx, op, arguments, output if ctx.kept is None else None)
         return output
 
     @staticmethod
@@ -119,8 +116,8 @@ def _hooked() -> bool:
     return top is None or top(True) is not None
 
 
-def keep(ctx: Any, op: FrozenOp, arguments: Sequence[Any], output: Tensor) -> None:
-    """Saves what the backward reads."""
+def keep(ctx: Any, op: FrozenOp, arguments: Sequence[Any], output: Tensor | None) -> None:
+    """Saves what the backward reads; no output where it is kept otherwise."""
     count = len(op.tensors)
     reads_result = op.layer is not None and op.layer.reads_result
     ctx.save_for_backward(*arguments[:count], output if reads_result else None)

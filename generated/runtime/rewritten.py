@@ -12,13 +12,8 @@ from typing import Any
 from torch import fx, nn
 
 _PARTS = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training", "replacements")
-_REGISTERS = (
-    *("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"),
-    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
-    *("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called"),
-    *("_state_dict_hooks", "_state_dict_pre_hooks"),
-    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
-)
+_REGISTERS = [name for name, value in vars(nn.Module()).items() if isinstance(value, dict | set)]
+"""What every module registers its parameters, submodules and hooks in."""
 _CODE = "_coldforge_code"
 
 
