@@ -63,7 +63,7 @@ def asked_of_arguments(kind: type[Any]) -> dict[str, str]:
     if not isinstance(forward, FunctionType) or _is_torch(forward):
         return {}
     code = forward.__code__
-    arguments = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    arguments = set(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])  # without self
     skipped = ("CACHE", "RESUME", "NOP", "PUSH_NULL", "PRECALL")
     steps = [step for step in dis.get_instructions(code) if step.opname not in skipped]
     found = {}

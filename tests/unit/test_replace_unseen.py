@@ -245,6 +245,37 @@ def test_other_threads_do_not_notice(package: ModuleType) -> None:
     assert len([report for report in reports if report.startswith("1 replaced")]) >= 10
 
 
+class Meeting(Block):
+    """Lets another thread work in the middle of its forward."""
+
+    meet: Callable[[], None] = staticmethod(lambda: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        type(self).meet()
+        return _tail(self.conv(x))
+
+
+def test_a_thread_in_the_middle_of_a_trace(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), Meeting().eval()
+    x, found = _input(), list[Any]()
+
+    def work() -> None:
+        try:
+            found.append((type(busy(torch.ones(1, 4))), type(model.conv(x)), model.training))
+        except Exception as error:
+            found.append(error)
+
+    def meet() -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(Meeting, "meet", staticmethod(meet))
+    new = package.replace(model)
+    assert len(new.replacements.replaced) == 1
+    assert found == [(Tensor, Tensor, False)] * 2  # one trace for training, one for evaluation
+
+
 # --- what a replaced model is ---
 
 
