@@ -120,7 +120,9 @@ def compute(op: FrozenOp, arguments: Sequence[Any]) -> Tensor:
 def own_precision(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
     """While it lasts, autocast changes nothing of what is computed where the tensor is."""
     device = tensor.device.type
-    return torch.autocast(device, enabled=False) if device in ("cpu", "cuda") else contextlib.nullcontext()
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return contextlib.nullcontext()  # the other takes as long as a small backward
+    return torch.autocast(device, enabled=False)
 
 
 def widened(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -32,26 +32,12 @@ def gradients(
         arguments: tensors, scalars, attributes.
         needed: for each tensor.
     """
-    tensors, scalars, attributes = op.split(arguments)
-    attributes = [_pair(a) for a in attributes]
     if op.layer is not None:
-        names = [*op.tensors, *op.scalars, *op.attributes]
-        given = dict(zip(names, [*tensors, *scalars, *attributes], strict=True))
-        given |= {
-            n: _pair(v, d) for n, v, d in zip(op.attributes, attributes, op.attributes.values(), strict=True)
-        }
         with own_precision(grad):
-            found = from_result(op, op.layer, grad, result, given, needed)
+            found = from_result(op.layer, grad, result, arguments, needed)
         if found is not None:
             return found
-    return _again(op, grad, tensors, scalars, attributes, needed)
-
-
-def _pair(value: Any, default: Any = None) -> Any:
-    """An attribute in its one form."""
-    if isinstance(default, tuple) and isinstance(value, int):
-        return (value,) * len(default)
-    return tuple(value) if isinstance(value, list) else value
+    return _again(op, grad, *op.split(arguments), needed)
 
 
 def _again(
@@ -63,6 +49,7 @@ def _again(
     needed: Sequence[bool],
 ) -> list[Tensor | None]:
     """The same by computing the reference again."""
+    attributes = [tuple(a) if isinstance(a, list) else a for a in attributes]
     again = torch.is_grad_enabled()  # the backward of this backward will be asked for
     with torch.enable_grad(), own_precision(grad):
         leaves = [_leaf(t, n, again) for t, n in zip(tensors, needed, strict=True)]
