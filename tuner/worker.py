@@ -11,6 +11,7 @@ nothing but the worker with it. Every message is a dict with a `kind`; every ans
     {"kind": "facts"}                         -> {"kind": "facts", "facts", "ceilings", "probe",
                                                   "energy_source"}
     {"kind": "bench", ...}                    -> {"kind": "bench", ...}     see bench.py
+    {"kind": "survey", ...}                   -> {"kind": "survey", "rows"} see survey.py
     {"kind": "stop"}                          -> the process ends
 
 Before any request it says {"kind": "up"} (from then on it dies with its parent) and {"kind": "ready"} (the
@@ -199,6 +200,12 @@ def _bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "bench", **run_bench(workbench, message)}
 
 
+def _survey(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:
+    from .survey import run_survey
+
+    return {"kind": "survey", **run_survey(workbench, message)}
+
+
 _HANDLERS: Mapping[str, Callable[[Workbench, Mapping[str, Any]], dict[str, Any]]] = {
     "prepare": _prepare,
     "trial": _trial,
@@ -206,4 +213,5 @@ _HANDLERS: Mapping[str, Callable[[Workbench, Mapping[str, Any]], dict[str, Any]]
     "check": _check,
     "facts": _facts,
     "bench": _bench,
+    "survey": _survey,
 }

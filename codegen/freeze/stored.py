@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..plain import BOOL, INTEGER, NUMBER, TEXT, WORD, Each, Items, Maybe, fault
-from .winner import Winner
+from .winner import OTHER_SIZES, Winner
 
 _SCHEMA = {
     **dict.fromkeys(("operator", "family", "template", "operator_digest", "dtype", "precision"), TEXT),
@@ -27,6 +27,7 @@ _SCHEMA = {
     "measurement": {
         "time_ms": NUMBER,
         **dict.fromkeys(("floor_ms", "error", "bound_ratio"), Maybe(NUMBER)),
+        OTHER_SIZES: Maybe(Items({"sizes": Each(INTEGER), "time_ms": NUMBER})),
     },
     **dict.fromkeys(("verified", "portable_only"), BOOL),
 }

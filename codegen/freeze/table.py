@@ -16,7 +16,7 @@ from .portable import ptx_facts
 from .signature import ShapeRead, Signature
 from .templates import environment
 from .units import Image, all_units, cubins_by_entry, entry_units, level_of, ptx_by_entry
-from .winner import Winner
+from .winner import OTHER_SIZES, Winner
 
 # Facts of the machine at hand, not of the one it was tuned on.
 _MACHINE_NAMES = {"sm_count": "_machine.sm_count", "threads": "_machine.threads"}
@@ -162,11 +162,9 @@ def _shape_check(signature: Signature, check: ShapeRead) -> dict[str, Any]:
 
 def _entry(signature: Signature, winner: Winner, first: int, count: int) -> dict[str, Any]:
     locals_, launch = launch_code(signature, winner)
-    values = signature_values(signature, winner)
     return {
         "name": winner.name,
         "summary": ", ".join(f"{k}={v}" for k, v in winner.config.items()),
-        "workload": [int(values[name]) for name in signature.family.abi_sizes],
         "locals": locals_,
         "launch": launch,
         "kind": winner.kind,
@@ -174,8 +172,7 @@ def _entry(signature: Signature, winner: Winner, first: int, count: int) -> dict
         "level": level_of(winner.arch),
         "dtype": winner.dtype,
         "eps": PRECISIONS[winner.precision].hex(),
-        "time_ms": repr(winner.time_ms),
-        "work": repr(float(tuned_work(signature, winner))),
+        "measured": [_measured(signature, winner, *one) for one in _measurements(winner)],
         "cuda_major": cuda_major(winner),
         "has_workspace": "true" if "workspace_bytes" in winner.launch else "false",
         "first_variant": first,
@@ -183,18 +180,43 @@ def _entry(signature: Signature, winner: Winner, first: int, count: int) -> dict
     }
 
 
-def signature_values(signature: Signature, winner: Winner) -> dict[str, Value]:
-    """Every value of the tuned shape by name, derived ones included."""
-    values: dict[str, Value] = {**winner.workload, **winner.specialisation}
+def _measurements(winner: Winner) -> list[tuple[Mapping[str, int], float]]:
+    """At which sizes the winner was measured, the tuned ones first, and what it took there."""
+    rows = [(row["sizes"], float(row["time_ms"])) for row in winner.measurement.get(OTHER_SIZES) or ()]
+    own = [time_ms for sizes, time_ms in rows if sizes.items() <= winner.workload.items()]
+    others = [row for row in rows if not row[0].items() <= winner.workload.items()]
+    return [(winner.workload, own[0] if own else winner.time_ms), *others]
+
+
+def _measured(
+    signature: Signature, winner: Winner, sizes: Mapping[str, int], time_ms: float
+) -> dict[str, Any]:
+    values = signature_values(signature, winner, sizes)
+    return {
+        "sizes": [int(values[name]) for name in signature.family.abi_sizes],
+        "time_ms": repr(time_ms),
+        "work": repr(float(_work(signature, winner, values))),
+    }
+
+
+def signature_values(
+    signature: Signature, winner: Winner, sizes: Mapping[str, int] | None = None
+) -> dict[str, Value]:
+    """Every value of a shape by name, derived ones included.
+
+    Args:
+        sizes: what is not as in the tuned shape.
+    """
+    values: dict[str, Value] = {**winner.workload, **(sizes or {}), **winner.specialisation}
     values["dtype_bytes"] = DTYPES[winner.dtype].bytes
     for name, expression in signature.family.derived.items():
         values[name] = expression.evaluate(values)
     return values
 
 
-def tuned_work(signature: Signature, winner: Winner) -> int:
-    """The launch's `work` at the tuned shape, on the device it was tuned on."""
-    known = {**winner.target["attributes"], **signature_values(signature, winner)}
+def _work(signature: Signature, winner: Winner, values: Mapping[str, Value]) -> int:
+    """The launch's `work` at a shape, on the device that the winner was tuned on."""
+    known = {**winner.target["attributes"], **values}
     known |= {**winner.config, "precision": winner.precision}
     for name, text in winner.derived.items():
         known[name] = evaluate(text, known)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from ..space import Config, Space
     from ..target import Target
 
+OTHER_SIZES = "other_sizes"
+"""In a measurement: what the same kernel took at other sizes, on the same device: rows of ``sizes``, those that
+are not compiled in, and ``time_ms``. Where the tuned sizes are among them, so that they compare with others of the
+same run, that time counts in dispatch."""
 _FROZEN_MAPPINGS = ("specialisation", "workload", "config", "launch", "derived", "resources", "measurement")
 
 
@@ -46,7 +50,8 @@ class Winner:
         derived: values that launch expressions may read, name -> expression text, in order.
         compiler, flags: what made the binary (cpu: what made the measured library).
         resources: registers, spills, shared memory, code size.
-        measurement: at least ``time_ms``, ``floor_ms``, ``error`` (relative L2), ``bound_ratio``.
+        measurement: at least ``time_ms``, ``floor_ms``, ``error`` (relative L2), ``bound_ratio``; what it
+            took at other sizes as `OTHER_SIZES`.
         study: name of the study it won.
         verified: False for a binary that was recompiled and not checked since.
         portable_only: frozen for its PTX alone, beside a faster winner of the same problem whose instructions

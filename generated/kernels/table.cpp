@@ -181,7 +181,12 @@ bool covers0(const int64_t* _v) {
 }
 
 // conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa: TILE_X=128, TILE_Y=1, OC_TILE=64, VEC=8, PX=16, OC_PER_THREAD=6, ACC=fp32, WEIGHTS=plain, INPUT=image, ORDER=channels, UNROLL=window
-const int64_t kWorkload0[] = {8, 128, 128, 126, 126};
+const int64_t kSizes0[][5] = {
+    {8, 128, 128, 126, 126},
+};
+const coldforge::Measured kMeasured0[] = {
+    {kSizes0[0], 10.864294, 129024.0},
+};
 
 coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
@@ -198,7 +203,12 @@ coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
 }
 
 // conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef: TILE_X=64, TILE_Y=4, OC_TILE=64, VEC=8, PX=16, OC_PER_THREAD=6, ACC=fp32, WEIGHTS=plain, INPUT=staged, ORDER=channels, UNROLL=window
-const int64_t kWorkload1[] = {4, 64, 64, 62, 62};
+const int64_t kSizes1[][5] = {
+    {4, 64, 64, 62, 62},
+};
+const coldforge::Measured kMeasured1[] = {
+    {kSizes1[0], 1.0044244999999998, 15872.0},
+};
 
 coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
@@ -215,7 +225,12 @@ coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
 }
 
 // conv2d_divide_leaky_relu_small_fp32_x86_64_v3_69c7f739: TILE_X=64, TILE_Y=4, OC_TILE=64, VEC=8, PX=16, OC_PER_THREAD=6, ACC=fp32, WEIGHTS=packed, INPUT=staged, ORDER=channels, UNROLL=window
-const int64_t kWorkload2[] = {8, 64, 64, 62, 62};
+const int64_t kSizes2[][5] = {
+    {8, 64, 64, 62, 62},
+};
+const coldforge::Measured kMeasured2[] = {
+    {kSizes2[0], 1.789329, 31744.0},
+};
 
 coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
@@ -232,7 +247,12 @@ coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
 }
 
 // conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6: PRODUCTS=3, TILE_Y=7, COLUMNS=128, RUN=32, ORDER=strided, EDGES=whole, HINT=streaming, CONSUMERS=2, GATHERERS=4, RING=512, STAGES=3, LEFT=72, MIN_BLOCKS=1
-const int64_t kWorkload3[] = {128, 128, 128, 126, 126};
+const int64_t kSizes3[][5] = {
+    {128, 128, 128, 126, 126},
+};
+const coldforge::Measured kMeasured3[] = {
+    {kSizes3[0], 0.19257600605487823, 608.0},
+};
 
 coldforge::Launch launch3([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
@@ -252,17 +272,17 @@ coldforge::Launch launch3([[maybe_unused]] const int64_t* _v,
 
 const coldforge::Entry kEntries[] = {
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_016292aa", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 10.864294, 129024.0, 0, false, 0, 2,
-     kWorkload0, covers0, launch0},
+     0x1.0000000000000p-24, 0, false, 0, 2,
+     kMeasured0, 1, covers0, launch0},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_4ec8d7ef", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 1.0044244999999998, 15872.0, 0, false, 2, 2,
-     kWorkload1, covers0, launch1},
+     0x1.0000000000000p-24, 0, false, 2, 2,
+     kMeasured1, 1, covers0, launch1},
     {"conv2d_divide_leaky_relu_small_fp32_x86_64_v3_69c7f739", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 1.789329, 31744.0, 0, false, 4, 2,
-     kWorkload2, covers0, launch2},
+     0x1.0000000000000p-24, 0, false, 4, 2,
+     kMeasured2, 1, covers0, launch2},
     {"conv2d_divide_leaky_relu_seed_fp32_sm_90_4bd960a6", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.19257600605487823, 608.0, 13, false, 6, 1,
-     kWorkload3, covers0, launch3},
+     0x1.0000000000000p-24, 13, false, 6, 1,
+     kMeasured3, 1, covers0, launch3},
 };
 
 constexpr coldforge::Operator kOperator = {
@@ -418,7 +438,12 @@ bool covers0(const int64_t* _v) {
 }
 
 // conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e: SPLIT=1, VEC=8, UNROLL=4, STREAMS=4, ACC=kahan, LAUNCHES=one
-const int64_t kWorkload0[] = {4, 256, 256, 258, 258};
+const int64_t kSizes0[][5] = {
+    {4, 256, 256, 258, 258},
+};
+const coldforge::Measured kMeasured0[] = {
+    {kSizes0[0], 1.9240655, 16777216.0},
+};
 
 coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
@@ -442,7 +467,12 @@ coldforge::Launch launch0([[maybe_unused]] const int64_t* _v,
 }
 
 // conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa: SPLIT=1, VEC=8, UNROLL=4, STREAMS=4, ACC=fp32, LAUNCHES=two
-const int64_t kWorkload1[] = {1, 256, 256, 258, 258};
+const int64_t kSizes1[][5] = {
+    {1, 256, 256, 258, 258},
+};
+const coldforge::Measured kMeasured1[] = {
+    {kSizes1[0], 0.1604, 4194304.0},
+};
 
 coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
@@ -466,7 +496,12 @@ coldforge::Launch launch1([[maybe_unused]] const int64_t* _v,
 }
 
 // conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669: SPLIT=64, BLOCK=256, VEC=4, UNROLL=16, ACC=fp32, LAUNCHES=two, HINT=streaming, FOLD=1
-const int64_t kWorkload2[] = {16, 512, 512, 514, 514};
+const int64_t kSizes2[][5] = {
+    {16, 512, 512, 514, 514},
+};
+const coldforge::Measured kMeasured2[] = {
+    {kSizes2[0], 0.23811200261116028, 268435456.0},
+};
 
 coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
                           [[maybe_unused]] const coldforge::Machine& _machine) {
@@ -496,14 +531,14 @@ coldforge::Launch launch2([[maybe_unused]] const int64_t* _v,
 
 const coldforge::Entry kEntries[] = {
     {"conv_transpose2d_mean_logsumexp_batch_fp32_x86_64_v3_4894207e", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 1.9240655, 16777216.0, 0, true, 7, 2,
-     kWorkload0, covers0, launch0},
+     0x1.0000000000000p-24, 0, true, 7, 2,
+     kMeasured0, 1, covers0, launch0},
     {"conv_transpose2d_mean_logsumexp_small_fp32_x86_64_v3_a9cdd2aa", coldforge::Kind::cpu, "AMD EPYC", 3, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.1604, 4194304.0, 0, true, 9, 2,
-     kWorkload1, covers0, launch1},
+     0x1.0000000000000p-24, 0, true, 9, 2,
+     kMeasured1, 1, covers0, launch1},
     {"conv_transpose2d_mean_logsumexp_seed_fp32_sm_90_8f9bf669", coldforge::Kind::cuda, "NVIDIA H200", 90, coldforge::DType::fp32,
-     0x1.0000000000000p-24, 0.23811200261116028, 268435456.0, 13, true, 11, 2,
-     kWorkload2, covers0, launch2},
+     0x1.0000000000000p-24, 13, true, 11, 2,
+     kMeasured2, 1, covers0, launch2},
 };
 
 constexpr coldforge::Operator kOperator = {

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from coldforge.codegen.dtypes import PRECISIONS
 from coldforge.codegen.expr import Value, parse
 from coldforge.codegen.freeze import Winner
 from coldforge.codegen.freeze.signature import Signature
+from coldforge.codegen.freeze.winner import OTHER_SIZES
 from coldforge.codegen.problem import make_problem
 
 pytestmark = pytest.mark.build
@@ -43,6 +44,7 @@ def _winners(naive: Callable[..., Winner], cuda: Callable[..., Winner]) -> list[
         ptx: str | None = None,
         shared: int = 320,
         work: str = "max(TILES * ceil_div(W_out, 32) * 32, sm_count * 16 * N // N)",
+        others: Sequence[tuple[Mapping[str, int], float]] = (),
         **changes: Any,
     ) -> Winner:
         like, base = naive(dict(shape)), cuda()
@@ -54,9 +56,11 @@ def _winners(naive: Callable[..., Winner], cuda: Callable[..., Winner]) -> list[
         declared = {"work": work} if work else {}
         changes |= {"launch": {**base.launch, **declared, "shared_bytes": str(shared)}}
         target = {**base.target, "arch": arch, "device": device}
-        measured = {**base.measurement, "time_ms": time_ms}
+        rows = [{"sizes": dict(sizes), "time_ms": ms} for sizes, ms in others]
+        measured = {**base.measurement, "time_ms": time_ms, **({OTHER_SIZES: rows} if rows else {})}
         fields = {n: getattr(like, n) for n in ("specialisation", "workload", "workload_name")}
-        fields["specialisation"] = {**like.specialisation, "dtype": changes.get("dtype", "fp32")}
+        fixed = {**like.specialisation, "dtype": changes.get("dtype", "fp32")}
+        fields["specialisation"] = fixed | {n: changes.pop(n) for n in fixed if n in changes and n != "dtype"}
         return dataclasses.replace(base, target=target, measurement=measured, **{**fields, **changes})
 
     found = [
@@ -77,8 +81,20 @@ def _winners(naive: Callable[..., Winner], cuda: Callable[..., Winner]) -> list[
         gpu(SMALL, "sm_90", GPU, 0.2, "9.0 sm_80"),
         gpu(LARGE, "sm_90", GPU, 0.3, "9.5 sm_90"),
         gpu({**SMALL, "H": 64}, "sm_90", GPU, 0.3, "9.0 sm_80", shared=150_000),
-        gpu({"N": 4, "H": 130, "W": 66}, "sm_90", GPU, 0.02, work="N * H_out * round_up(W_out, 64)"),
+        gpu({"N": 4, "H": 130, "W": 66}, "sm_90", GPU, 0.02, work="N * H_out * (64 if W_out <= 64 else 512)"),
         gpu({"N": 1, "H": 20, "W": 600}, "sm_90", GPU, 0.02, work=""),
+        # Two that were measured at each other's sizes: what either expects there of the other is far off.
+        gpu(
+            {"N": 2, "H": 300, "W": 40}, "sm_90", GPU, 0.05, others=[({"H": 43, "W": 310}, 0.09)], has_bias=0
+        ),
+        gpu(
+            {"N": 2, "H": 43, "W": 310},
+            "sm_90",
+            GPU,
+            0.02,
+            others=[({"H": 300}, 0.5), ({"H": 300, "W": 40}, 0.07), ({"N": 9, "H": 9, "W": 9}, 0.01)],
+            has_bias=0,
+        ),
         gpu(LARGE, "sm_90a", OTHER_GPU, 0.1),
         gpu(SMALL, "sm_80", OLD_GPU, 0.5, "8.4 sm_80"),
         gpu(SMALL, "sm_90", GPU, 0.1, precision="tf32"),
@@ -121,14 +137,12 @@ class Entry:
     model: str
     dtype: str
     eps: float
-    time_ms: float
     cuda_major: int
     shared: int
     ptx: tuple[int, float] | None  # least capability, version
     work: Callable[[Mapping[str, int], int], int]  # of a call's values and the machine's processors
-    tuned_work: int
     fixed: Mapping[str, int]
-    workload: tuple[int, ...]
+    measured: tuple[tuple[tuple[int, ...], float, int], ...]  # sizes, ms, work; the tuned sizes first
 
 
 def _level(arch: str) -> int:
@@ -161,11 +175,16 @@ def _entries(package: ModuleType) -> list[Entry]:
     operator = catalogue().operator(OPERATOR)
     found = []
     for entry in json.loads((Path(package.__file__ or "").parent / "manifest.json").read_text())["entries"]:
-        workload = {**entry["workload"], **entry["specialisation"], "dtype_bytes": 4}
-        for name, expression in operator.family.derived.items():
-            workload[name] = expression.evaluate(workload)
         target, work = entry["target"], _work(entry)
         processors = target["attributes"]["sm_count" if target["kind"] == "cuda" else "threads"]
+        rows = [{"sizes": {}, "time_ms": entry["measurement"]["time_ms"]}]
+        measured = []
+        for row in rows + entry["measurement"].get(OTHER_SIZES, []):
+            values = {**entry["workload"], **entry["specialisation"], "dtype_bytes": 4, **row["sizes"]}
+            for name, expression in operator.family.derived.items():
+                values[name] = expression.evaluate(values)
+            sizes = tuple(values[n] for n in operator.family.abi_sizes)
+            measured.append((sizes, row["time_ms"], work(values, processors)))
         found.append(
             Entry(
                 name=entry["name"],
@@ -174,16 +193,14 @@ def _entries(package: ModuleType) -> list[Entry]:
                 model=target["device"],
                 dtype=entry["dtype"],
                 eps=PRECISIONS[entry["precision"]],
-                time_ms=entry["measurement"]["time_ms"],
                 cuda_major=int(entry["compiler"].split()[-1].split(".")[0])
                 if target["kind"] == "cuda"
                 else 0,
                 shared=int(entry["launch"].get("shared_bytes", 0)),
                 ptx=(int(entry["ptx"]["arch"][8:]), float(entry["ptx"]["isa"])) if "ptx" in entry else None,
                 fixed={n: v for n, v in entry["specialisation"].items() if n != "dtype"},
-                workload=tuple(workload[n] for n in operator.family.abi_sizes),
                 work=work,
-                tuned_work=work(workload, processors),
+                measured=tuple(measured),
             )
         )
     return found
@@ -212,8 +229,8 @@ def _rule(
 ) -> tuple[Entry, str] | None:
     """What README and `select.h` promise, written down once more: what can run there; the same model, then
     (cpu) the highest level, (cuda) machine code, then PTX tuned on the nearest architecture; the tuned
-    workload itself; the least time to expect by the measurement, which grows with the work but for the launch
-    and counts 3 % more for each doubling of a size; the nearest."""
+    workload itself; the least time to expect by the measurement at the nearest sizes, which grows with the work
+    but for the launch and counts 30 % more for each doubling of a size; the nearest."""
     sizes = [call[n] for n in catalogue().operator(OPERATOR).family.abi_sizes]
     best, best_key = None, None
     for e in entries:
@@ -224,17 +241,26 @@ def _rule(
         form = _form(e, machine)
         if form is None:
             continue
-        distance = sum(
-            abs(math.log2((now + 1) / (then + 1))) for now, then in zip(sizes, e.workload, strict=True)
-        )
-        ratio = e.work(call, machine.processors) / max(e.tuned_work, 1)
-        least = 0.0 if e.kind == "cpu" else 0.011 if ratio < 1 else 0.006
-        launch = min(least, 0.8 * e.time_ms)
-        expected = (launch + (e.time_ms - launch) * ratio) * (1 + 0.03 * distance)
-        key = (form[1], distance > 0, round(expected, 12), round(distance, 12))
+        distances = [_distance(sizes, measured[0]) for measured in e.measured]
+        at = min(range(len(distances)), key=distances.__getitem__)
+        _, time_ms, work = e.measured[at]
+        ratio = e.work(call, machine.processors) / max(work, 1)
+        least = 0.011 if e.kind == "cuda" and ratio < 1 else 0.0
+        launch = min(least, 0.8 * time_ms)
+        expected = (launch + (time_ms - launch) * ratio) * (1 + 0.3 * distances[at])
+        key = (form[1], distances[0] > 0, round(expected, 12), round(distances[at], 12))
         if best_key is None or key < best_key:
             best, best_key = (e, form[0]), key
     return best
+
+
+def _distance(one: Sequence[int], other: Sequence[int]) -> float:
+    apart = sum(abs(math.log2((a + 1) / (b + 1))) for a, b in zip(one, other, strict=True))
+    return apart + sum(0.1 * abs(_evenness(a) - _evenness(b)) for a, b in zip(one, other, strict=True))
+
+
+def _evenness(size: int) -> int:
+    return sum(size % factor == 0 for factor in (2, 4))
 
 
 def _call(draw: random.Random) -> dict[str, int]:
@@ -289,8 +315,13 @@ def test_a_hundred_thousand_calls(package: ModuleType) -> None:
         for driver in PTX_TAKEN
     ]
     answered = set()
+    call, machine = _call(draw), machines[0]
     for _ in range(CALLS):
-        call, machine = _call(draw), draw.choice(machines)
+        again = (
+            draw.random() < 0.2
+        )  # what was selected for a call is remembered: half of these change nothing
+        call = call if again else _call(draw)
+        machine = machine if again and draw.random() < 0.5 else draw.choice(machines)
         dtype = draw.choice(["fp32", "fp32", "fp32", "fp16", "bf16"])
         precision = draw.choice([dtype, dtype, "tf32"])
         variant = extension.choose(OPERATOR, machine, dtype, precision, [call[n] for n in names])
@@ -350,12 +381,12 @@ def test_a_call_takes_what_was_chosen(package: ModuleType) -> None:
 
 
 def test_what_is_nearer_gives_way_to_what_is_faster(package: ModuleType) -> None:
-    # Tiles of 64 columns, tuned for 64: two more columns are another tile to each row.
+    # Tuned for 64 columns: for more of them it has eight times as much to do.
     extension = package.runtime.package.STATE.extension
     machine = package.runtime.extension.Machine("cuda", 90, GPU, 13000, 232_448, 132)
     operator = catalogue().operator(OPERATOR)
     names = Signature(operator).value_names
-    tuned = {e.name: e.workload[:3] for e in _entries(package)}
+    tuned = {e.name: e.measured[0][0][:3] for e in _entries(package)}
 
     def taken(width: int) -> tuple[int, ...]:
         problem = make_problem(operator, "small", {"N": 4, "C_in": 8, "H": 128, "W": width, "C_out": 6})
@@ -364,6 +395,44 @@ def test_what_is_nearer_gives_way_to_what_is_faster(package: ModuleType) -> None
 
     assert taken(64) == taken(66) == (4, 130, 66)
     assert taken(67) == taken(68) == (64, 128, 128)
+
+
+def test_what_was_measured_nearby_counts_and_what_was_not_does_not(package: ModuleType) -> None:
+    # By its own sizes the second entry would be expected to take the less time everywhere.
+    extension = package.runtime.package.STATE.extension
+    machine = package.runtime.extension.Machine("cuda", 90, GPU, 13000, 232_448, 132)
+    operator = catalogue().operator(OPERATOR)
+    names = Signature(operator).value_names
+    tuned = {e.name: e.measured[0][0][:3] for e in _entries(package)}
+
+    def taken(height: int, width: int) -> tuple[int, ...]:
+        sizes = {"N": 2, "C_in": 8, "H": height, "W": width, "C_out": 6, "bias": 0}
+        values = [int(make_problem(operator, "small", sizes).values[n]) for n in names]
+        return tuned[extension.choose(OPERATOR, machine, "fp32", "fp32", values).split("@")[0]]
+
+    assert taken(299, 41) == taken(310, 39) == (2, 300, 40)
+    assert taken(41, 299) == taken(39, 310) == (2, 43, 310)
+
+
+def test_what_was_selected_is_forgotten_when_variants_are_turned_off(package: ModuleType) -> None:
+    extension = package.runtime.package.STATE.extension
+    op = package.runtime.package.OPERATORS[OPERATOR]
+    tensors = (torch.randn(1, 8, 9, 9), torch.randn(6, 8, 3, 3), torch.randn(6))
+    values = list(op.sizes(*tensors, (1, 1), (0, 0), (1, 1), 1).values())
+    here = extension.this_cpu()
+    first = extension.choose(OPERATOR, here, "fp32", "fp32", values)
+    assert extension.choose(OPERATOR, here, "fp32", "fp32", values) == first
+    number = extension.variants.index(first)
+    extension.enable(number, False)
+    try:
+        second = extension.choose(OPERATOR, here, "fp32", "fp32", values)
+        with extension.only(number):
+            assert extension.choose(OPERATOR, here, "fp32", "fp32", values) == first
+        assert extension.choose(OPERATOR, here, "fp32", "fp32", values) == second
+    finally:
+        extension.enable(number, True)
+    assert second != first
+    assert extension.choose(OPERATOR, here, "fp32", "fp32", values) == first
 
 
 def test_a_call_that_writes_nothing_computes_no_launch(package: ModuleType) -> None:

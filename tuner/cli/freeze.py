@@ -23,7 +23,7 @@ from .found import Found
 from .output import print_json
 
 if TYPE_CHECKING:
-    from ...codegen.freeze import Change
+    from ...codegen.freeze import Change, Winner
 
 
 @click.command("freeze", short_help="Keep the kernels that won, in generated/ or a package.")
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 @click.option("--from", "sources", metavar="FILE", multiple=True, help="Take the winners of a bundle.")
 @click.option("--replace", is_flag=True, help="Replace entries that were measured faster, too.")
 @click.option("--no-build", is_flag=True, help="Write the files only.")
+@click.option(
+    "--survey",
+    is_flag=True,
+    help="Time each kernel of this machine's device at the sizes of the others, too. A size that nobody tuned "
+    "then takes what was fastest at those nearest to it.",
+)
 @click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")
 @options.templates_option
 @options.json_option
@@ -47,6 +53,7 @@ def command(
     sources: tuple[str, ...],
     replace: bool,
     no_build: bool,
+    survey: bool,
     storage: str | None,
     templates: tuple[str, ...],
     as_json: bool,
@@ -59,7 +66,9 @@ def command(
     compiler, unless the new winner's study tried it: --replace replaces that as well. With --from, studies
     are read only for the OPs named. A new package, or a bundle, takes what generated/ holds (of the OPs) too.
     """
-    _check_options(package, out, bundle, no_build or replace)
+    _check_options(package, out, bundle, no_build or replace or survey)
+    if survey and no_build:
+        raise InputError("--survey times what was built; it does not go with --no-build")
     folder = None if package is None else Path(out or ".").absolute() / package
     declared = options.catalogue_from_option(templates)
     with contextlib.ExitStack() as stack:
@@ -71,7 +80,8 @@ def command(
         if bundle is not None:
             report = _write_bundle(found, Path(bundle))
         else:
-            report = _write_package(found, package, folder, replace=replace, build=not no_build)
+            how = {"replace": replace, "build": not no_build, "survey": survey}
+            report = _write_package(found, package, folder, **how)
     if as_json:
         print_json(report)
     else:
@@ -120,7 +130,8 @@ def _check_options(package: str | None, out: str | None, bundle: str | None, of_
         raise InputError("--package NAME and --out DIR go together")
     if bundle is not None and (package is not None or of_packages):
         raise InputError(
-            "--bundle writes one file; it does not go with --package, --out, --replace or --no-build"
+            "--bundle writes one file; it does not go with --package, --out, --replace, --no-build or "
+            "--survey"
         )
     if bundle is not None:
         _check_place(Path(bundle).absolute().parent, f"--bundle {bundle}")
@@ -182,7 +193,7 @@ def _write_bundle(found: Found, path: Path) -> dict[str, Any]:
 
 
 def _write_package(
-    found: Found, package: str | None, folder: Path | None, *, replace: bool, build: bool
+    found: Found, package: str | None, folder: Path | None, *, replace: bool, build: bool, survey: bool
 ) -> dict[str, Any]:
     from ...codegen.freeze import GENERATED, Change, freeze, merge, split_stale, with_ptx
     from ...codegen.freeze.namespace import REPOSITORY_NAMESPACE
@@ -230,7 +241,27 @@ def _write_package(
         "build": None,
         "wheel": None,
     }
-    return result | _built(package, folder) if build else result
+    if not build:
+        return result
+    result |= _built(package, folder)
+    if not survey or result["status"] != "ok":
+        return result
+    surveyed = _surveyed(found, winners, package, folder)
+    report = freeze(surveyed, folder, namespace, declared=found.catalogue)
+    result |= {"manifest": report.manifest_digest, "changed": result["changed"] or report.changed}
+    return result | _built(package, folder)
+
+
+def _surveyed(found: Found, winners: list[Winner], package: str | None, folder: Path) -> list[Winner]:
+    from ...codegen.settings import load_settings
+    from ...codegen.target import detect
+    from ..survey import survey
+
+    if package is not None:
+        sys.path.insert(0, str(folder.parent))  # the worker inherits it
+    target = detect("auto")
+    click.echo(f"coldforge: timing the kernels of {target.device} at each other's sizes ...", err=True)
+    return survey(winners, target, load_settings(), package or "coldforge.generated", found.catalogue)
 
 
 def _built(package: str | None, folder: Path) -> dict[str, Any]:

@@ -36,6 +36,7 @@ COLDFORGE_EXPORT const char* coldforge_cpu_model() { return coldforge::cpu_model
 
 COLDFORGE_EXPORT void coldforge_enable_variant(int number, int enabled) {
   coldforge::enabled_flags()[number] = enabled != 0;
+  ++coldforge::enabled_changes();
 }
 
 COLDFORGE_EXPORT int coldforge_variant_enabled(int number) { return coldforge::enabled_flags()[number]; }

@@ -68,6 +68,13 @@ struct Variant {
                     // compute capability that it may be compiled for
 };
 
+// What one call took.
+struct Measured {
+  const int64_t* sizes;  // the run-time sizes, in ABI order
+  double time_ms;
+  double work;  // `Launch::work` of that launch, on the device it was measured on
+};
+
 struct Entry {
   const char* name;
   Kind kind;
@@ -75,13 +82,12 @@ struct Entry {
   int level;          // the level or compute capability it was tuned for
   DType dtype;
   double precision_eps;  // unit roundoff of its error class
-  double time_ms;        // as measured on the model at the workload
-  double work;           // `Launch::work` of that launch
   int cuda_major;        // cuda only: major version of the compiler that made the cubin
   bool has_workspace;    // whether the argument block has a workspace word
   int first_variant;     // its variants, the preferred one first
   int variant_count;
-  const int64_t* workload;                // the tuned run-time sizes, in ABI order
+  const Measured* measured;  // on that model: first at the tuned sizes, then at others
+  int measured_count;
   bool (*covers)(const int64_t* values);  // whether the specialisation holds
   Launch (*launch)(const int64_t* values, const Machine& machine);
 };

@@ -131,7 +131,7 @@ inline Answer answer(const Operator& op, const Call& call) {
   op.output_shape(values, shape);
   request.nothing = writes_nothing(op, values);
   if (!(reason = unfit_size(op, values, request.nothing)).empty()) return no_answer(std::move(reason));
-  const std::vector<Candidate> candidates = select(op, kVariants, request);
+  const std::vector<Candidate> candidates = selected(op, kVariants, request);
   for (const Candidate& candidate : candidates) {
     OwnedTensor output = empty(shape, op.output_rank, dtype, place);
     last_variant() = candidate.number;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which frozen variant computes a call: the key first, then the same device model, then what was tuned for
-// these very sizes, then the least time that the entries' own measurements let expect.
+// these very sizes, then the least time that the entries' measurements at the nearest sizes let expect.
 #pragma once
 
 #include <algorithm>
@@ -34,6 +34,7 @@ struct Candidate {
   const Entry* entry;
   int number;  // of the variant, in the package's list
   int model_rank;
+  bool exact;  // tuned for the call's sizes
   double distance;
   double expected_ms;
 };
@@ -42,6 +43,12 @@ struct Candidate {
 inline std::atomic<unsigned char>* enabled_flags() {
   static std::vector<std::atomic<unsigned char>> flags(static_cast<size_t>(kVariantCount) + 1);
   return flags.data();
+}
+
+// Counts the changes of these flags.
+inline std::atomic<uint64_t>& enabled_changes() {
+  static std::atomic<uint64_t> number{0};
+  return number;
 }
 
 // A variant that this thread wants to run whatever the flags say (-1: none), and the one that it ran last.
@@ -65,38 +72,62 @@ inline bool writes_nothing(const Operator& op, const int64_t* values) {
   return false;
 }
 
-// Distance of two workloads: the sum of |log2| of the ratios of their run-time sizes.
-inline double distance(const Operator& op, const Entry& entry, const int64_t* values) {
+// How often 2 divides a size, as far as that decides how wide a kernel may load and store.
+inline int evenness(int64_t size) { return size % 4 == 0 ? 2 : size % 2 == 0 ? 1 : 0; }
+
+// What a factor of two in one of two sizes alone counts for in their distance: kernels whose stores are wide
+// lose up to half of their speed at odd sizes.
+constexpr double kApartPerEvenness = 0.1;
+
+// Distance of two workloads: the sum, over their run-time sizes, of |log2| of the ratio and of what they
+// differ in evenness.
+inline double distance(const Operator& op, const int64_t* sizes, const int64_t* values) {
   double sum = 0;
   for (int i = 0; i < op.size_count; ++i) {
-    const double now = static_cast<double>(values[op.size_values[i]]) + 1;
-    sum += std::fabs(std::log2(now / (static_cast<double>(entry.workload[i]) + 1)));
+    const int64_t now = values[op.size_values[i]], then = sizes[i];
+    sum += std::fabs(std::log2((static_cast<double>(now) + 1) / (static_cast<double>(then) + 1)));
+    sum += kApartPerEvenness * std::abs(evenness(now) - evenness(then));
   }
   return sum;
 }
 
-// What a call takes on a GPU however little it computes: an H200 takes 0.011 ms for the smallest images, and
-// more than half of that for the launch alone. For fewer pixels than measured the former counts, for more of
-// them the latter, so that either expectation is rather too long than too short.
+// The measurement of an entry at the sizes nearest to the call's, and how far it is.
+struct Nearest {
+  const Measured* at;
+  double distance;
+};
+
+inline Nearest nearest(const Operator& op, const Entry& entry, const int64_t* values) {
+  Nearest found{entry.measured, distance(op, entry.measured->sizes, values)};
+  for (const Measured* one = entry.measured + 1; one < entry.measured + entry.measured_count; ++one) {
+    const double apart = distance(op, one->sizes, values);
+    if (apart < found.distance) found = {one, apart};
+  }
+  return found;
+}
+
+// What a call takes on a GPU however little it computes: an H200 takes 0.011 ms for the smallest images. It
+// counts for fewer pixels than were measured, and not for more of them: of a time that is mostly the launch's
+// nothing follows for the rest. So either expectation is rather too long than too short.
 constexpr double kSmallestMs = 0.011;
-constexpr double kLaunchMs = 0.006;
 
 // How much of a time may at most be the launch's: another GPU's may take less.
 constexpr double kMostLaunch = 0.8;
 
 // By how much an expectation is raised for each doubling of a size that lies between it and its measurement.
-constexpr double kDoubtPerDoubling = 0.03;
+// So much that what was measured at the nearest sizes decides, unless the work says otherwise by far: by the
+// measurements of a search for 59 sizes of a convolution on an H200, each taken for one that was not tuned.
+constexpr double kDoubtPerDoubling = 0.3;
 
-// The time that an entry's measurement lets expect at the call's sizes: all but the launch grows with the
-// work. Seven sizes of three frozen convolutions on an H200 were expected within 12 %. The farther away a
-// measurement is, the less it says, so near ones win where the expectations are close.
-inline double expected_ms(const Request& request, const Entry& entry, double distance) {
+// The time that a measurement of an entry lets expect at the call's sizes: all but the launch grows with the
+// work. The farther away a measurement is, the less it says.
+inline double expected_ms(const Request& request, const Entry& entry, const Nearest& near) {
   if (request.nothing) return 0.0;
   const double work = static_cast<double>(entry.launch(request.values, request.machine).work);
-  const double ratio = work / std::max(entry.work, 1.0);
-  const double least = request.kind == Kind::cpu ? 0.0 : ratio < 1.0 ? kSmallestMs : kLaunchMs;
-  const double fixed = std::min(least, kMostLaunch * entry.time_ms);
-  return (fixed + (entry.time_ms - fixed) * ratio) * (1.0 + kDoubtPerDoubling * distance);
+  const double ratio = work / std::max(near.at->work, 1.0);
+  const double least = request.kind == Kind::cuda && ratio < 1.0 ? kSmallestMs : 0.0;
+  const double fixed = std::min(least, kMostLaunch * near.at->time_ms);
+  return (fixed + (near.at->time_ms - fixed) * ratio) * (1.0 + kDoubtPerDoubling * near.distance);
 }
 
 // cuda: the model it was tuned on, then others of the same architecture, then what the driver compiles from
@@ -178,7 +209,7 @@ inline int usable_variant(const Request& request, const Entry& entry, const Vari
 
 inline bool better(const Candidate& a, const Candidate& b) {
   if (a.model_rank != b.model_rank) return a.model_rank < b.model_rank;
-  if ((a.distance == 0) != (b.distance == 0)) return a.distance == 0;
+  if (a.exact != b.exact) return a.exact;
   if (a.expected_ms != b.expected_ms) return a.expected_ms < b.expected_ms;
   return a.distance < b.distance;
 }
@@ -193,14 +224,78 @@ inline std::vector<Candidate> select(const Operator& op, const Variant* variants
     if (entry.precision_eps > request.precision_eps || !entry.covers(request.values)) continue;
     const int number = usable_variant(request, entry, variants, refusals);
     if (number < 0) continue;
-    const double apart = distance(op, entry, request.values);
-    const Candidate candidate{&entry, number, model_rank(request, entry, variants[number]), apart,
-                              expected_ms(request, entry, apart)};
+    const Nearest near = nearest(op, entry, request.values);
+    const bool exact = near.at == entry.measured && near.distance == 0;
+    const Candidate candidate{&entry, number,        model_rank(request, entry, variants[number]),
+                              exact,  near.distance, expected_ms(request, entry, near)};
     size_t at = 0;
     while (at < found.size() && !better(candidate, found[at])) ++at;
     found.insert(found.begin() + static_cast<std::ptrdiff_t>(at), candidate);
   }
   return found;
+}
+
+// What was selected lately, so that a call of sizes that were seen does not look at every entry again: a
+// sweep freezes some dozens. A place holds one request; another one of the same place takes it over.
+class Memory {
+ public:
+  // What `select` gives. Valid until the thread asks again.
+  const std::vector<Candidate>& selected(const Operator& op, const Variant* variants,
+                                         const Request& request) {
+    const uint64_t changes = enabled_changes();
+    Place& place = places_[forced_variant() >= 0 ? kPlaces : hash_of(op, request) % kPlaces];
+    if (forced_variant() >= 0 || !place.is(op, request, changes)) {
+      place.op = nullptr;  // whatever happens meanwhile
+      place.found = select(op, variants, request);
+      if (forced_variant() < 0) place.set(op, request, changes);
+    }
+    return place.found;
+  }
+
+ private:
+  static constexpr size_t kPlaces = 32;
+
+  struct Place {
+    const Operator* op = nullptr;
+    Request request{};
+    std::string model;
+    uint64_t changes = 0;
+    int64_t values[kMaxValues] = {};
+    std::vector<Candidate> found;
+
+    bool is(const Operator& other, const Request& now, uint64_t changes_now) const {
+      return op == &other && changes == changes_now && request.kind == now.kind &&
+             request.dtype == now.dtype && request.precision_eps == now.precision_eps &&
+             request.level == now.level && model == *now.model && request.driver == now.driver &&
+             request.max_shared_bytes == now.max_shared_bytes &&
+             request.machine.sm_count == now.machine.sm_count &&
+             request.machine.threads == now.machine.threads && request.nothing == now.nothing &&
+             std::equal(values, values + other.value_count, now.values);
+    }
+    void set(const Operator& other, const Request& now, uint64_t changes_now) {
+      request = now;
+      std::copy(now.values, now.values + other.value_count, values);
+      request.values = values;
+      model = *now.model;
+      changes = changes_now;
+      op = &other;
+    }
+  };
+
+  static size_t hash_of(const Operator& op, const Request& request) {
+    uint64_t hash = 0;
+    for (int i = 0; i < op.value_count; ++i)
+      hash = (hash ^ static_cast<uint64_t>(request.values[i])) * 0x9e3779b97f4a7c15u;
+    return static_cast<size_t>(hash >> 32);
+  }
+
+  Place places_[kPlaces + 1];  // the last one is for what is not to be remembered
+};
+
+inline const std::vector<Candidate>& selected(const Operator& op, const Variant* variants,
+                                              const Request& request) {
+  static thread_local Memory memory;
+  return memory.selected(op, variants, request);
 }
 
 // The package's operators.
@@ -220,7 +315,7 @@ inline int choose(const std::string& qualified_name, Request request) {
   for (const Operator* op : operators()) {
     if (qualified_name != op->qualified_name) continue;
     request.nothing = writes_nothing(*op, request.values);
-    const std::vector<Candidate> found = select(*op, kVariants, request);
+    const std::vector<Candidate>& found = selected(*op, kVariants, request);
     return found.empty() ? -1 : found.front().number;
   }
   return -2;
