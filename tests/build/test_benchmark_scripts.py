@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -256,8 +257,16 @@ def test_the_shapes_of_regret_are_tuned_nowhere(monkeypatch: pytest.MonkeyPatch)
         assert max(p.bytes_read + p.bytes_written for p in problems) < 8e9
 
 
-def _regret_row(ratio: float | None, exact: bool = False) -> dict[str, Any]:
-    return {"ratio": ratio, "dispatched": {"exact": exact}}
+def _regret_row(
+    ratio: float | None,
+    exact: bool = False,
+    tuned: bool = True,
+    bound_ratios: tuple[float, float] = (0.5, 0.5),
+) -> dict[str, Any]:
+    dispatched, other = (
+        {"exact": e, "bound_ratio": b} for e, b in zip((exact, tuned), bound_ratios, strict=True)
+    )
+    return {"ratio": ratio, "dispatched": dispatched, "tuned": other}
 
 
 def test_regret_is_judged_by_its_mean_and_its_worst(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +278,10 @@ def test_regret_is_judged_by_its_mean_and_its_worst(monkeypatch: pytest.MonkeyPa
     assert summary_of([_regret_row(1.06)] * 12)["within"] is False  # its mean
     assert summary_of([_regret_row(1.0), _regret_row(None)])["within"] is False  # nothing covers one
     assert summary_of([_regret_row(1.0), _regret_row(1.0, exact=True)])["within"] is False  # one was tuned
+    # Compared with the nearest kernel of the tuned package, and not with one of its own.
+    assert summary_of([_regret_row(1.0), _regret_row(1.0, tuned=False)])["within"] is False
+    for wrong in ((1.5, 0.5), (0.5, math.inf), (math.nan, 0.5)):
+        assert summary_of([_regret_row(1.0), _regret_row(1.0, bound_ratios=wrong)])["within"] is False
 
 
 @pytest.mark.slow
