@@ -67,6 +67,25 @@ def test_every_size_is_swept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(size % 2 for size, _ in images)
 
 
+def test_a_bundle_that_cannot_be_made_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    geometries = _script("geometries", monkeypatch)
+    rows = [{"name": "frozen", "time_ms": 1.0}]
+
+    def coldforge(words: list[str]) -> dict[str, Any]:
+        if "--bundle" in words:
+            raise geometries.StepFailed("no space left")
+        return {"rows": rows, "floor_ms": 0.5, "seconds": 1.0}
+
+    monkeypatch.setattr(geometries, "coldforge", coldforge)
+    words = ["--target", "cpu", "--only", "mish", "--out", str(tmp_path), "--work", str(tmp_path / "work")]
+    monkeypatch.setattr(sys, "argv", ["geometries.py", *words])
+    assert geometries.main() == 1
+    assert "geometries.zip: no space left" in capsys.readouterr().out
+    assert (tmp_path / "mish.json").is_file()
+
+
 def test_the_geometries_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     geometries = _script("geometries", monkeypatch)
     declared = catalogue().operators
