@@ -67,6 +67,20 @@ def test_every_size_is_swept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(size % 2 for size, _ in images)
 
 
+def test_a_wrong_result_is_no_size_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = _script("sizes", monkeypatch)
+    rows = [{**_row(n, 0.5), "time_ms": 1.0, "bound_ratio": r} for n, r in ((1, 0.3), (2, math.inf))]
+    rows.append({"axis": "batch", "size": 4, "time_ms": None, "reason": "no kernel"})
+    documents = [{"operators": {"conv": {"rows": rows[first:], "cliffs": []}}} for first in (2, 0)]
+    monkeypatch.setattr(sizes, "measure", lambda _: {**documents.pop(0), "seconds": 1.0})
+    monkeypatch.setitem(sys.modules, "sizes_plot", None)
+    monkeypatch.setattr(sys, "argv", ["sizes.py", "--out", str(tmp_path)])
+    assert (sizes.main(), sizes.main()) == (0, 1)
+    assert "conv: batch 2 is inf times its error bound off" in capsys.readouterr().err
+
+
 def test_a_bundle_that_cannot_be_made_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
