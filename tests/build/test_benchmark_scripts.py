@@ -147,6 +147,15 @@ def test_winners_of_several_tunings_are_compared(monkeypatch: pytest.MonkeyPatch
     assert [row["standing"] for row in rows] == ["leader", "slower", "leader"]
 
 
+@pytest.mark.parametrize("name", ["aa", "ten_tunings"])
+def test_an_unknown_operator_is_one_line(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "COLDFORGE_HOME": str(tmp_path)}
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "nosuch", "--target", "cpu"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"{name}.py: unknown operator")
+
+
 def test_the_rate_of_two_workers_begins_when_both_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     script = _script("workers", monkeypatch)
     alone = [script.Measured(f"p{n}", "a", float(n)) for n in range(11)]
