@@ -24,7 +24,7 @@ from coldforge.codegen.target import detect
 from coldforge.tuner.client import WorkerClient
 from coldforge.tuner.ranking import Ranking
 from side_by_side import held, problem_of, request_of, under_another_name
-from steps import this_command, write_json
+from steps import one_line, this_command, write_json
 
 
 def _options() -> argparse.Namespace:
@@ -115,4 +115,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(one_line(main))

@@ -242,15 +242,19 @@ def main() -> int:
 
     benched = _each(ready, bench, 1, limited=True)
     done = [job for job in ready if "failed" not in benched[job.name]]
+    bundled = {}
     if done:
         operators = [job.operator for job in done]
-        _each(done[:1], lambda job: _bundle(operators, job.options.out / f"{options.prefix}{BUNDLE}"), 1)
+        path = options.out / f"{options.prefix}{BUNDLE}"
+        bundled = {path.name: _each(done[:1], lambda _: _bundle(operators, path), 1)[done[0].name]}
     _table(jobs)
-    for documents in (tuned, frozen, benched):
+    failures = 0
+    for documents in (tuned, frozen, benched, bundled):
         for name, document in documents.items():
             if "failed" in document:
+                failures += 1
                 print(f"{name}: {document['failed']}")
-    return 0 if len(done) == len(todo) else 1
+    return 1 if failures else 0
 
 
 def _bundle(operators: list[str], path: Path) -> dict[str, Any]:

@@ -9,7 +9,8 @@ timing code, and compared with what `coldforge bench` says.
 On a GPU each sample reads a large buffer, so that the L2 cache is cold, and then times one call between two
 events; on a CPU it times one call with `time.perf_counter`, with a warm cache, as `bench` does there. Frozen
 kernel and PyTorch eager are timed in turns. Exits with 1 when a time differs from a bench's by more than
---limit percent: on a CPU, where the machine is shared, the ratio of the two is compared in its place.
+--limit percent: on a CPU, where the machine is shared, the ratio of the two is compared in its place. Also
+where nothing of the benches given could be compared, and where the two do not compute the same.
 
 It imports torch and the package of the frozen kernels, nothing else.
 """
@@ -37,6 +38,8 @@ Call = Callable[[], torch.Tensor]
 SETS = 2
 FLUSH_BYTES = 256 << 20
 """Several times the L2 of any GPU of today."""
+SAME = 1e-5
+"""Relative difference of two results of class fp32: each is off by some 1e-7."""
 QUERY = "driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw"
 
 
@@ -237,7 +240,7 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     workload, operators = options.workload or ("seed" if cuda else "small"), options.operator or list(SHAPES)
     benches = [bench for path in options.bench if (bench := bench_of(path, operators, workload))]
-    results, far = [], 0
+    results, far, judged_rows = [], 0, 0
     for name in operators:
         found = measured(name, workload, options.package, device, options.seconds)
         times = ", ".join(f"{who} {ms:.4f} ms" for who, ms in found["times_ms"].items())
@@ -245,7 +248,11 @@ def main() -> int:
             f"{name} {workload} on {found['device']}: {times}, {found['eager_over_frozen']:.3f} times as fast"
         )
         found["compared"] = [c for b in benches if b["operator"] == name for c in compared(found, b)]
+        if not found["relative_difference"] <= SAME:  # nor NaN
+            far += 1
+            print(f"  results differ by {found['relative_difference']:.1e} of eager's, over {SAME:.0e}")
         for row in found["compared"]:
+            judged_rows += row["decides"]
             over = row["decides"] and abs(row["percent"]) > options.limit
             far += over
             judged = (
@@ -261,6 +268,9 @@ def main() -> int:
         aside = options.out.with_suffix(".part")
         aside.write_text(json.dumps(document, indent=1) + "\n")
         os.replace(aside, options.out)
+    if options.bench and not judged_rows:
+        print("nothing of what --bench gives could be compared", file=sys.stderr)
+        return 1
     return 1 if far else 0
 
 

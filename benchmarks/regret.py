@@ -185,14 +185,23 @@ class Match:
 
 
 def summary_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The ratios of all shapes together; one that no kernel covers is over every limit."""
+    """The ratios of all shapes together; one that no kernel covers is over every limit. So is one of which
+    the rows do not tell the regret: where dispatch takes a kernel of that very shape, where the other side
+    has none (its search ended too early, say), or where either is wrong."""
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
-    complete = len(ratios) == len(rows) and not any(row["dispatched"]["exact"] for row in rows)
+    complete = len(ratios) == len(rows) and all(map(_tells, rows))
     if not ratios:
         return {"geometric_mean": None, "worst": None, "limits": LIMITS, "within": False}
     mean, worst = math.exp(statistics.fmean(map(math.log, ratios))), max(ratios)
     within = complete and mean <= LIMITS["geometric_mean"] and worst <= LIMITS["worst"]
     return {"geometric_mean": mean, "worst": worst, "limits": LIMITS, "within": within}
+
+
+def _tells(row: dict[str, Any]) -> bool:
+    """Whether a row compares a kernel that is not of the shape with one that is, both right."""
+    dispatched, tuned = row["dispatched"], row["tuned"]
+    right = all(side["bound_ratio"] <= 1 for side in (dispatched, tuned))
+    return right and tuned["exact"] and not dispatched["exact"]
 
 
 def _print(rows: Sequence[dict[str, Any]], summary: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ as CUDA graphs, the share of the floor, and which frozen entry serves each shape
     python benchmarks/sizes.py --draw results/sizes.json
 
 A cliff is a shape at which the share of the floor is CLIFF times worse than at the next smaller. The plot
-needs the extra `bench`; without it only the JSON file is written, and --draw makes the plot elsewhere.
+needs the extra `bench`; without it only the JSON file is written, and --draw makes the plot elsewhere. Exit
+code 1: a result was beyond the error bound, or, with --draw, there is no plot.
 """
 
 from __future__ import annotations
@@ -187,6 +188,16 @@ def cliffs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def wrong(document: dict[str, Any]) -> list[str]:
+    """Where a result was beyond the error bound: what was timed there computes something else."""
+    return [
+        f"{operator}: {row['axis']} {row['size']} is {row['bound_ratio']:.3g} times its error bound off"
+        for operator, measured in document["operators"].items()
+        for row in measured["rows"]
+        if row["time_ms"] is not None and not row["bound_ratio"] <= 1
+    ]
+
+
 def _print(operator: str, rows: Sequence[dict[str, Any]], steep: Sequence[dict[str, Any]]) -> None:
     heads = "".join(f"{name:>10}" for name in ("ms", "warm", "graph", "floor"))
     print(f"\n{operator}\n{'axis':<7}{'size':>5}{heads}{'share':>7}  error    entry")
@@ -239,16 +250,19 @@ def main() -> int:
         document = measure(options)
         write_json(folder / f"{name}.json", document)
         print(f"\n{folder / name}.json, {document['seconds']} s")
+    faults = wrong(document)
+    for line in faults:
+        print(line, file=sys.stderr)
     try:
         from sizes_plot import draw
     except ModuleNotFoundError as error:
         print(f"no plot: {error}; pip install 'coldforge[bench]', then --draw {name}.json", file=sys.stderr)
-        return 0 if options.draw is None else 1
+        return 1 if faults or options.draw is not None else 0
     for operator, measured in document["operators"].items():
         path = folder / f"{name}_{operator}.svg"
         draw(operator, measured, document, path)
         print(path)
-    return 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from coldforge.tuner.client import WorkerClient
 from coldforge.tuner.ranking import Ranking
 from coldforge.tuner.search import Point
 from side_by_side import held, problem_of, request_of
-from steps import coldforge, this_command, write_json
+from steps import coldforge, one_line, this_command, write_json
 
 WITHIN = 1.01
 
@@ -119,4 +119,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(one_line(main))

@@ -331,6 +331,11 @@ def _checked(problem: Problem) -> Problem:
     for rule in family.rules:
         if not rule.require.evaluate(problem.values):
             raise InputError(f"{operator.name}: {rule.explain(problem.values)}")
+    # Derived ones too: kernels count rows and columns in 32 bits, and frozen ones are called with no others.
+    for name in family.abi_sizes:
+        value = problem.values[name]
+        if isinstance(value, int) and value > MAX_SIZE:
+            raise InputError(f"{operator.name}: {name} would be {value}; it must be at most {MAX_SIZE}")
     for vector, spec in zip(operator.vectors, problem.tensors[len(family.tensors) :], strict=True):
         if _elements(spec.shape) != problem.channels:
             raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -66,6 +67,39 @@ def test_every_size_is_swept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(size % 2 for size, _ in images)
 
 
+def test_a_wrong_result_is_no_size_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = _script("sizes", monkeypatch)
+    rows = [{**_row(n, 0.5), "time_ms": 1.0, "bound_ratio": r} for n, r in ((1, 0.3), (2, math.inf))]
+    rows.append({"axis": "batch", "size": 4, "time_ms": None, "reason": "no kernel"})
+    documents = [{"operators": {"conv": {"rows": rows[first:], "cliffs": []}}} for first in (2, 0)]
+    monkeypatch.setattr(sizes, "measure", lambda _: {**documents.pop(0), "seconds": 1.0})
+    monkeypatch.setitem(sys.modules, "sizes_plot", None)
+    monkeypatch.setattr(sys, "argv", ["sizes.py", "--out", str(tmp_path)])
+    assert (sizes.main(), sizes.main()) == (0, 1)
+    assert "conv: batch 2 is inf times its error bound off" in capsys.readouterr().err
+
+
+def test_a_bundle_that_cannot_be_made_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    geometries = _script("geometries", monkeypatch)
+    rows = [{"name": "frozen", "time_ms": 1.0}]
+
+    def coldforge(words: list[str]) -> dict[str, Any]:
+        if "--bundle" in words:
+            raise geometries.StepFailed("no space left")
+        return {"rows": rows, "floor_ms": 0.5, "seconds": 1.0}
+
+    monkeypatch.setattr(geometries, "coldforge", coldforge)
+    words = ["--target", "cpu", "--only", "mish", "--out", str(tmp_path), "--work", str(tmp_path / "work")]
+    monkeypatch.setattr(sys, "argv", ["geometries.py", *words])
+    assert geometries.main() == 1
+    assert "geometries.zip: no space left" in capsys.readouterr().out
+    assert (tmp_path / "mish.json").is_file()
+
+
 def test_the_geometries_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     geometries = _script("geometries", monkeypatch)
     declared = catalogue().operators
@@ -111,6 +145,15 @@ def test_winners_of_several_tunings_are_compared(monkeypatch: pytest.MonkeyPatch
     assert [row["within"] for row in rows] == [True, False, True]
     assert [row["of_the_best"] for row in rows] == pytest.approx([1.0, 1.02, 1.0])
     assert [row["standing"] for row in rows] == ["leader", "slower", "leader"]
+
+
+@pytest.mark.parametrize("name", ["aa", "ten_tunings"])
+def test_an_unknown_operator_is_one_line(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "COLDFORGE_HOME": str(tmp_path)}
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "nosuch", "--target", "cpu"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(f"{name}.py: unknown operator")
 
 
 def test_the_rate_of_two_workers_begins_when_both_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,8 +299,16 @@ def test_the_shapes_of_regret_are_tuned_nowhere(monkeypatch: pytest.MonkeyPatch)
         assert max(p.bytes_read + p.bytes_written for p in problems) < 8e9
 
 
-def _regret_row(ratio: float | None, exact: bool = False) -> dict[str, Any]:
-    return {"ratio": ratio, "dispatched": {"exact": exact}}
+def _regret_row(
+    ratio: float | None,
+    exact: bool = False,
+    tuned: bool = True,
+    bound_ratios: tuple[float, float] = (0.5, 0.5),
+) -> dict[str, Any]:
+    dispatched, other = (
+        {"exact": e, "bound_ratio": b} for e, b in zip((exact, tuned), bound_ratios, strict=True)
+    )
+    return {"ratio": ratio, "dispatched": dispatched, "tuned": other}
 
 
 def test_regret_is_judged_by_its_mean_and_its_worst(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +320,10 @@ def test_regret_is_judged_by_its_mean_and_its_worst(monkeypatch: pytest.MonkeyPa
     assert summary_of([_regret_row(1.06)] * 12)["within"] is False  # its mean
     assert summary_of([_regret_row(1.0), _regret_row(None)])["within"] is False  # nothing covers one
     assert summary_of([_regret_row(1.0), _regret_row(1.0, exact=True)])["within"] is False  # one was tuned
+    # Compared with the nearest kernel of the tuned package, and not with one of its own.
+    assert summary_of([_regret_row(1.0), _regret_row(1.0, tuned=False)])["within"] is False
+    for wrong in ((1.5, 0.5), (0.5, math.inf), (math.nan, 0.5)):
+        assert summary_of([_regret_row(1.0), _regret_row(1.0, bound_ratios=wrong)])["within"] is False
 
 
 @pytest.mark.slow

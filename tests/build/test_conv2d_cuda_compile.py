@@ -126,6 +126,25 @@ def test_another_epilogue_needs_no_other_template(cache: Cache) -> None:
     assert artifact.code_digest != plain.code_digest
 
 
+@pytest.mark.parametrize("template", ["tensor", "warpgroup"])
+def test_tensor_cores_compile_under_every_epilogue(template: str, cache: Cache) -> None:
+    declared = catalogue()
+    operators = [each for each in declared.operators.values() if each.family is OPERATOR.family]
+    shape = {"N": 8, "C_in": 8, "H": 64, "W": 64, "C_out": 64, "groups": 1, "kernel_size": 3}
+    shape |= {"stride": 1, "padding": 1, "dilation": 1}
+    requests = []
+    for operator in operators:
+        problem, space = make_problem(operator, "small", shape), declared.space(operator, SM90, template)
+        config = space.default_for(problem, SM90)
+        assert config is not None, operator.name
+        requests.append(CompileRequest(render(space, problem, config, SM90), SM90))
+    # Of chains with scalars, with vectors, and with neither.
+    members = [(bool(operator.scalars), bool(operator.vectors)) for operator in operators]
+    assert {(True, False), (False, True), (False, False)} <= set(members)
+    results = dict(compile_many(requests, 2, cache)).values()
+    assert [str(result) for result in results if not isinstance(result, Artifact)] == []
+
+
 @pytest.mark.parametrize("name", ["SHARED_BYTES", "THREADS"])
 def test_a_wrong_declaration_does_not_compile(name: str, tmp_path: Path) -> None:
     source = render(SPACE, SEED, SPACE.default, SM90)

@@ -86,3 +86,31 @@ def test_it_measures_and_compares_on_this_cpu(tmp_path: Path) -> None:
     assert found["torch"] == torch.__version__
     assert min(found["samples"].values()) >= 1
     assert [row["decides"] for row in found["compared"]] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("difference", "workload", "rows", "ends"),
+    [
+        (1e-7, "small", [{"name": "eager", "time_ms": 1.0}], 0),
+        (1e-3, "small", [{"name": "eager", "time_ms": 1.0}], 1),
+        (float("nan"), "small", [{"name": "eager", "time_ms": 1.0}], 1),
+        (1e-7, "seed", [{"name": "eager", "time_ms": 1.0}], 1),  # of another workload
+        (1e-7, "small", [{"name": "eager", "time_ms": None}], 1),  # eager could not run there
+    ],
+)
+def test_it_fails_where_results_differ_or_nothing_is_compared(
+    difference: float,
+    workload: str,
+    rows: list[dict[str, Any]],
+    ends: int,
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {"times_ms": {"eager": 1.0}, "eager_over_frozen": 2.0, "relative_difference": difference}
+    monkeypatch.setattr(script, "measured", lambda *_: {**found, "cold": True, "device": "a GPU"})
+    bench = {"operator": CONV, "workload": workload, "rows": rows, "speedup": {}}
+    (tmp_path / "bench.json").write_text(json.dumps(bench))
+    words = ["--target", "cpu", "--operator", CONV, "--bench", str(tmp_path / "bench.json")]
+    monkeypatch.setattr(sys, "argv", ["independent.py", *words])
+    assert script.main() == ends

@@ -73,6 +73,7 @@ def test_json_round_trip(operator) -> None:
         ("seed", {"groups": 16}, "groups=16 does not divide both C_in=8"),
         ("seed", {"bias": 2}, "bias=2"),
         ("seed", {"N": 2**31}, "N=2147483648"),
+        ("seed", {"N": 1, "C_out": 1, "H": 2**31 - 1, "W": 1, "padding": 2}, "H_out would be 2147483649"),
         ("seed", {"N": 2**30, "H": 2**20}, "more than 2**40 elements"),
     ],
 )

@@ -95,7 +95,7 @@ __device__ __forceinline__ u32 uniform(u32 word) { return __shfl_sync(0xffffffff
 
 // A structure of whole words that is kept in registers: an epilogue, say, whose reciprocals would otherwise
 // be computed again in every turn of a loop.
-template <class T>
+template <class T, bool EMPTY = sizeof(T) < 4>
 struct Held {
   alignas(T) u32 words[sizeof(T) / 4];
 
@@ -104,6 +104,15 @@ struct Held {
     for (int i = 0; i < int(sizeof(T) / 4); ++i) words[i] = held(reinterpret_cast<const u32*>(&value)[i]);
   }
   __device__ __forceinline__ const T& get() const { return *reinterpret_cast<const T*>(words); }
+};
+
+// One without a member has no word to keep: NVRTC, unlike g++, refuses an array of none.
+template <class T>
+struct Held<T, true> {
+  T value;
+
+  __device__ __forceinline__ explicit Held(const T& value) : value(value) {}
+  __device__ __forceinline__ const T& get() const { return value; }
 };
 
 }  // namespace coldforge
