@@ -38,7 +38,7 @@ class Recorder:
     def __init__(self, problem: Problem, space: Space, target: Target) -> None:
         from coldforge.codegen.render import render
         from coldforge.tuner.devices.cpu import CpuDevice
-        from coldforge.tuner.workbench import TimedSet
+        from coldforge.tuner.timed_sets import TimedSet
 
         settings = load_settings()
         self.device, self.cache = CpuDevice(target, settings), Cache(settings.home / "cache")

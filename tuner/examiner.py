@@ -4,10 +4,12 @@ few waits: the small checks first and together, then the large ones, each by its
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .checks import Check, LaunchOf, Verdict
+from .devices.buffers import STALE_BYTES
 from .large_check import LargeCheck, LargeOutputs
 from .shapes import elements
 from .small_checks import SmallChecks
@@ -38,7 +40,8 @@ class Examiner:
         for check in checks:
             (small if elements(check.problem) <= SMALL_ELEMENTS else large).append(check)
         self._together = [SmallChecks(device, group) for group in _groups(small)]
-        self._alone = [LargeCheck(device, check, self.outputs) for check in large]
+        stale = itertools.cycle(STALE_BYTES)
+        self._alone = [LargeCheck(device, check, self.outputs, next(stale)) for check in large]
 
     def examine(self, kernel: Any, launch_of: LaunchOf, *, workspace: bool = False) -> Verdict:
         """Runs a variant through the checks, stopping where one fails.

@@ -29,6 +29,9 @@ _DOUBT = 0.5
 
 _FAR = 2.0
 """See `MedianBootstrap.p_value`."""
+_TELLING, _SURELY_FAR = 6, 2.0
+"""Fewer values than these do not tell how far they lie from one another (one lies nowhere from itself): of
+them only what is this many times the point, or that part of it, is far from it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class MedianBootstrap:
         self.median = float(np.median(given))
         self.independent = max(int(given.size / correlation_time(given)), 1)
         self._values, counts = np.unique(given, return_counts=True)
+        self._count = given.size
         self._quarters = [float(quarter) for quarter in np.quantile(given, (0.25, 0.75))]
         self._up_to = _majority(np.cumsum(counts) / given.size, self.independent)
 
@@ -120,7 +124,8 @@ class MedianBootstrap:
         if away[0] <= 0 <= away[-1]:
             return False
         near, far = sorted(abs(math.log(quarter / point)) for quarter in self._quarters)
-        return near > _FAR * (far - near)
+        least = math.log(_SURELY_FAR) if self._count < _TELLING else 0.0
+        return near > max(_FAR * (far - near), least)
 
 
 def median_interval(samples: Sequence[float], level: float = 0.95) -> Interval:

@@ -18,6 +18,7 @@ from .checks import (
     not_again,
     wrong_elements,
 )
+from .devices.buffers import STALE_BYTES
 from .figures import CERTAIN, Judge, summed
 from .small_checks import bits
 
@@ -36,23 +37,33 @@ class LargeOutputs:
         self.judge = Judge(device.torch_device)
         self.doubtful: set[int] = set()  # checks whose inputs a run that was broken off may have spoilt
 
-    def pair(self, check: Check) -> tuple[GuardedTensor, GuardedTensor]:
-        """Two outputs of a check's shape, poisoned."""
+    def pair(self, check: Check, stale: int) -> tuple[GuardedTensor, GuardedTensor]:
+        """Two outputs of a check's shape, the first poisoned with NaN, the second with the byte `stale`."""
         shape, dtype = check.problem.output.shape, check.problem.dtype.torch
         if (shape, dtype) in self._pairs:
-            for one in self._pairs[shape, dtype]:
-                one.poison()
+            self._pairs[shape, dtype][0].poison()
         else:
             two = tuple(self._device.allocate(shape, dtype) for _ in range(2))
             self._pairs[shape, dtype] = (two[0], two[1])
+        self._pairs[shape, dtype][1].poison(stale)
         return self._pairs[shape, dtype]
 
 
 class LargeCheck:
-    """A check on memory of its own for its inputs, and shared outputs."""
+    """A check on memory of its own for its inputs, and shared outputs.
 
-    def __init__(self, device: Device, check: Check, outputs: LargeOutputs) -> None:
+    Args:
+        device: Where variants are loaded.
+        check: What is run.
+        outputs: Of the study.
+        stale: The byte that fills the second run's output and workspace.
+    """
+
+    def __init__(
+        self, device: Device, check: Check, outputs: LargeOutputs, stale: int = STALE_BYTES[0]
+    ) -> None:
         self.check = check
+        self._stale = stale
         self._device, self._outputs = device, outputs
 
     def run(self, kernel: Any, launch: Launch, *, workspace: bool) -> Verdict:
@@ -67,7 +78,7 @@ class LargeCheck:
             LaunchRefused, DeviceFault: As the device does.
         """
         check, device = self.check, self._device
-        pair = self._outputs.pair(check)
+        pair = self._outputs.pair(check, self._stale)
         scratch = device.allocate_workspace(launch.workspace_bytes)
         inputs = [None if buffer is None else buffer.tensor for buffer in check.inputs]
         beside = [None if scratch is None else scratch.tensor] if workspace else []
@@ -82,7 +93,7 @@ class LargeCheck:
         spilt = []
         for call in calls:
             if spilt and scratch is not None:
-                scratch.poison()
+                scratch.poison(self._stale)
             call()
             spilt.append(_flag(device) if scratch is None else scratch.outside())
         outside = [one.outside() for one in pair]

@@ -3,8 +3,10 @@
 
 On a GPU fifty shapes of a few thousand outputs cost nothing but launches and waits. So their inputs lie in
 one allocation, the outputs of the first runs in another, those of the second runs in a third, and the
-workspaces likewise (`Arena`). Each is poisoned, compared and judged as a whole, and what was found comes back
-as a few numbers. Only when something is amiss each check is looked at, on what its runs left behind.
+workspaces likewise (`Arena`). Each is poisoned, the second runs' with other numbers than the first runs':
+what begins with a number that it finds there answers otherwise. Each is compared and judged as a whole, and
+what was found comes back as a few numbers. Only when something is amiss each check is looked at, on what its
+runs left behind.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from .checks import (
     wrong_elements,
 )
 from .devices.arena import Arena
-from .devices.buffers import INPUT_GUARD_BYTES, NAN_BYTE, OUTPUT_BYTE
+from .devices.buffers import INPUT_GUARD_BYTES, NAN_BYTE, OUTPUT_BYTE, STALE_BYTES
 from .figures import CERTAIN, subtract
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 _KEPT_WORKSPACES = 4
 """Sets of workspaces that are kept: neighbours in a space share their sizes."""
+_FILLS = (NAN_BYTE,), STALE_BYTES
+"""What lies in the outputs and workspaces of the first and the second runs."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,7 @@ class SmallChecks:
         dtype, alignment = self.checks[0].problem.dtype.torch, device.alignment_bytes
         shapes = [check.problem.output.shape for check in self.checks]
         where = dtype, device.torch_device, alignment
-        self._first = Arena(shapes, *where, guard=OUTPUT_BYTE)
-        self._second = Arena(shapes, *where, guard=OUTPUT_BYTE)
+        self._first, self._second = (Arena(shapes, *where, guard=OUTPUT_BYTE, fills=f) for f in _FILLS)
         self._inputs, self._bound, self._owners = _placed(self.checks, where)
         self._expected = _Expected.of(self.checks)
         total = sum(self._expected.lengths)
@@ -137,8 +140,8 @@ class SmallChecks:
                 self._scratch.clear()
             where = torch.uint8, self._device.torch_device, self._device.workspace_alignment_bytes
             shapes = [(size,) for size in sizes]
-            count = 2 if any(sizes) else 0
-            self._scratch[sizes] = tuple(Arena(shapes, *where, guard=OUTPUT_BYTE) for _ in range(count))
+            fills = _FILLS if any(sizes) else ()
+            self._scratch[sizes] = tuple(Arena(shapes, *where, guard=OUTPUT_BYTE, fills=f) for f in fills)
         return self._scratch[sizes]
 
     def _calls(

@@ -24,40 +24,15 @@ from .devices.base import Call, Device, LaunchRefused
 from .examiner import Examiner
 from .figures import CERTAIN, summed
 from .floor import Ceilings, Floor, ceilings_of, floor_of, impossible, probed, raised, store
-from .inputs import draw
 from .measure import INPUT_SETS, Timing, in_rounds, time_variant, warm_ms
 from .outcome import TrialOutcome, TrialResult
 from .request import TrialRequest
 from .shapes import describe
+from .timed_sets import TimedSet, run_on_other_inputs
 from .verify import Checks, Verdict, abi_scalars, abi_sizes, build_checks
 
 Quiet = Callable[[], AbstractContextManager[object]]
 """Makes the context in which something is timed."""
-
-
-@dataclass(frozen=True)
-class TimedSet:
-    """Inputs and an output as an application has them: no guard zones, the allocator's alignment."""
-
-    inputs: tuple[torch.Tensor | None, ...]
-    output: torch.Tensor
-    kind: str
-    seed: int
-
-    @classmethod
-    def make(cls, device: Device, problem: Problem, kind: str, seed: int) -> TimedSet:
-        """Draws one set; the same kind and seed give the same numbers as in a check."""
-        drawn = {name: value.to(device.torch_device) for name, value in draw(problem, kind, seed).items()}
-        dtype = problem.dtype.torch
-        output = torch.empty(problem.output.shape, dtype=dtype, device=device.torch_device)
-        return cls(tuple(drawn.get(spec.name) for spec in problem.tensors), output, kind, seed)
-
-    def renew(self, problem: Problem) -> None:
-        """Draws the inputs again, in place: a variant that goes wrong may have spoilt them."""
-        drawn = draw(problem, self.kind, self.seed)
-        for spec, value in zip(problem.tensors, self.inputs, strict=True):
-            if value is not None:
-                value.copy_(drawn[spec.name])
 
 
 @dataclass(frozen=True)
@@ -227,6 +202,7 @@ class Workbench:
                 return _wrong(verdict, verdict.reason)
             with phases("bind"):
                 calls = variant.calls(study)
+                run_on_other_inputs(calls[0], study.timed, study.checks.workload[0])
             timing, warm = self._time(study, calls, request.best_ms, phases)
             state = self.device.state()
             with phases("after"):

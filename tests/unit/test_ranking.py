@@ -59,6 +59,17 @@ def test_nor_in_other_numbers_of_rounds(rounds: int) -> None:
         assert sum(run(random, name, [1.0, 1.0], rounds).declared for _ in range(RUNS)) <= 5, name
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5])
+def test_a_handful_of_rounds_declares_nobody(rounds: int) -> None:
+    random = np.random.default_rng(rounds)
+    for _ in range(200):
+        samples = 1.0 + 0.01 * random.standard_normal((2, rounds))
+        assert not rank([dict(enumerate(one)) for one in samples.tolist()]).declared
+    alike = [dict.fromkeys(range(rounds), time) for time in (1.0, 1.0001)]  # a coarse clock
+    assert not rank(alike).declared
+    assert rank([alike[0], dict.fromkeys(range(rounds), 20.0)]).declared
+
+
 def test_nine_equal_ones_have_no_winner() -> None:
     random = np.random.default_rng(4)
     found = [run(random, "normal", [1.0] * 9) for _ in range(RUNS)]

@@ -116,6 +116,17 @@ def _split_with_one_scale(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> 
     return pieces(x), pieces(w), b
 
 
+def _into_stale(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Kernel:
+    """Combines the result with an output that nobody has begun."""
+
+    def kernel(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
+        found = tensors[-1].clone()
+        good(tensors, sizes, scalars)
+        tensors[-1].copy_(combine(found, tensors[-1]))
+
+    return kernel
+
+
 def _scratch_state() -> Kernel:
     calls = [0]
 
@@ -175,6 +186,13 @@ MUTANTS: dict[str, tuple[Kernel, str]] = {
         "changed its input weight",
     ),
     "another answer each time": (_scratch_state(), "a second run on the same inputs differs in"),
+    "a maximum that begins with what lies in its output": (_into_stale(torch.fmax), "a second run"),
+    "a minimum that begins with what lies in its output": (_into_stale(torch.fmin), "a second run"),
+    "a sum that begins with what lies in its output": (_into_stale(torch.add), "outputs are wrong"),
+    "nothing times what lies in its output": (
+        _into_stale(lambda y, v: 0 * y + v),
+        "outputs are wrong",
+    ),
     "reads past the input": (
         _conv(lambda x, w, b: (x.as_strided(x.shape, x.stride(), x.storage_offset() + 1), w, b)),
         "outputs are wrong",
@@ -251,7 +269,7 @@ def test_workspace_is_poisoned_and_guarded(device: TorchDevice, problem: Problem
 
     launch = Launch(workspace_bytes=64)
     assert verify(device, with_workspace, lambda _: launch, [check], workspace=True).ok
-    assert [bool((s == 0xFF).all()) for s in seen] == [True, True]
+    assert [s.unique().tolist() for s in seen] == [[0xFF], [0x7B]]
 
     def beyond(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
         *rest, workspace = tensors
@@ -260,6 +278,27 @@ def test_workspace_is_poisoned_and_guarded(device: TorchDevice, problem: Problem
 
     verdict = verify(device, beyond, lambda _: launch, [check], workspace=True)
     assert "wrote outside its workspace" in verdict.reason
+
+
+@pytest.mark.parametrize("largest", [0, 1 << 20])
+@pytest.mark.parametrize("combine", [torch.fmax, torch.fmin])
+def test_a_workspace_that_nobody_begins_is_seen(
+    largest: int, combine: Callable[..., torch.Tensor], device: TorchDevice, problem: Problem,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("coldforge.tuner.examiner.SMALL_ELEMENTS", largest)
+    checks = [build_check(device, problem, kind, "fp32") for kind in ("normal", "offset")]
+
+    def parts(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
+        *rest, workspace = tensors
+        good(rest, sizes, scalars)
+        partial = workspace.view(torch.float32)
+        partial.copy_(combine(partial, rest[-1].view(-1)[:16]))
+        rest[-1].view(-1)[:16] = partial
+
+    launch = Launch(workspace_bytes=64)
+    verdict = verify(device, parts, lambda _: launch, checks, workspace=True)
+    assert "a second run on the same inputs differs in" in verdict.reason
 
 
 def test_inputs_lie_at_the_weakest_alignment(device: TorchDevice, problem: Problem) -> None:

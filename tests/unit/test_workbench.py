@@ -292,6 +292,49 @@ def test_wrong_results_are_told(name: str, bench: Workbench, device: Bench) -> N
     assert bench.trial(request()).ok  # nothing of it is left, in the timed inputs neither
 
 
+@pytest.mark.parametrize("error", [REFUSED, torch.OutOfMemoryError("CUDA out of memory.")])
+def test_a_refusal_on_other_inputs_spoils_nothing(error: Exception, bench: Workbench, device: Bench) -> None:
+    def refuse(_: list[Any]) -> None:
+        raise error
+
+    device.kernel = _from(5, refuse)  # the first call after the checks
+    assert bench.trial(request()).outcome is TrialOutcome.RESOURCE_LIMIT
+    device.__init__()
+    result = bench.trial(request())  # whose timed outputs are judged
+    assert result.ok, result.reason
+
+
+@pytest.mark.parametrize("kept", [1, 2, 0])
+def test_what_is_kept_by_its_address_is_told(kept: int, bench: Workbench, device: Bench) -> None:
+    """Weights, a bias, or an image that are copied once for each address."""
+    copies: dict[int, torch.Tensor] = {}
+
+    def keeping(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
+        mine = copies.setdefault(tensors[kept].data_ptr(), tensors[kept].clone())
+        good([mine if place == kept else one for place, one in enumerate(tensors)], sizes, scalars)
+
+    device.kernel = keeping
+    result = bench.trial(request())
+    assert result.outcome is TrialOutcome.WRONG_RESULT
+    assert "outputs of the timed calls are wrong" in result.reason
+
+
+def test_an_answer_that_is_kept_by_its_addresses_is_told(bench: Workbench, device: Bench) -> None:
+    answered = set[tuple[int, int]]()
+
+    def answering_once(tensors: list[Any], sizes: list[int], scalars: list[float]) -> None:
+        addresses = tensors[0].data_ptr(), tensors[3].data_ptr()
+        if addresses not in answered:
+            good(tensors, sizes, scalars)
+        if tuple(tensors[0].shape) == WORKLOAD and addresses[0] % 64 == 0:  # as an application has them
+            answered.add(addresses)
+
+    device.kernel = answering_once
+    result = bench.trial(request())
+    assert result.outcome is TrialOutcome.WRONG_RESULT
+    assert "outputs of the timed calls are wrong" in result.reason
+
+
 def test_a_finalist_that_goes_wrong_once_timed_is_told_and_spoils_nothing(
     bench: Workbench, device: Bench
 ) -> None:

@@ -16,11 +16,13 @@ _WORD_BYTES = 8
 class Arena:
     """Contiguous tensors in a row, a zone of guard bytes before, between and behind them.
 
+    `fills` are the bytes that poison the tensors, taken in turn; NaN where none are given.
+
     Each lies at an address that is an odd multiple of the alignment, as in a `GuardedTensor`: a kernel that
     assumes more than the contract promises is found.
 
     Attributes:
-        tensors: The usable parts, NaN at first.
+        tensors: The usable parts, poisoned at first.
         storage: The whole allocation as 8-byte words.
         pattern: What the words are when poisoned.
     """
@@ -34,6 +36,7 @@ class Arena:
         *,
         guard: int,
         guard_bytes: int = GUARD_BYTES,
+        fills: Sequence[int] = (NAN_BYTE,),
     ) -> None:
         lengths = [math.prod(shape) * dtype.itemsize for shape in shapes]
         step = 2 * alignment_bytes
@@ -48,8 +51,8 @@ class Arena:
             self._bodies.append((at, at + length))
             at += length + guard_bytes
         whole.fill_(guard)
-        for begin, end in self._bodies:
-            whole[begin:end].fill_(NAN_BYTE)
+        for index, (begin, end) in enumerate(self._bodies):
+            whole[begin:end].fill_(fills[index % len(fills)])
         self.tensors = [
             whole[begin:end].view(dtype).view(tuple(shape))
             for (begin, end), shape in zip(self._bodies, shapes, strict=True)

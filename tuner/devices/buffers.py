@@ -18,6 +18,10 @@ INPUT_GUARD_BYTES = 1 << 15
 NAN_BYTE = 0xFF
 """Fills a float of any width with a NaN."""
 
+STALE_BYTES = 0x7B, 0xFB
+"""Fill a float of any width with a large finite number, of either sign, and an integer likewise. A maximum or
+a minimum that begins with what lies in the memory drops a NaN and keeps one of these."""
+
 OUTPUT_BYTE = 0x5A
 """Fills the zones around an output."""
 
@@ -70,9 +74,9 @@ class GuardedTensor:
         result.poison()
         return result
 
-    def poison(self) -> None:
-        """Fills the tensor with NaN and renews the guard zones."""
-        for zone, byte in ((self.tensor.view(-1).view(torch.uint8), NAN_BYTE), *self._zones()):
+    def poison(self, fill: int = NAN_BYTE) -> None:
+        """Fills the tensor with NaN, or with another byte, and renews the guard zones."""
+        for zone, byte in ((self.tensor.view(-1).view(torch.uint8), fill), *self._zones()):
             words, ends = _by_words(zone)
             words.fill_(_repeated(byte))
             for end in ends:
