@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every frozen kernel timed at the sizes of the others, so that a size that nobody tuned takes what was fastest
-at the nearest of them: the winner of a size is the best there, and says little of how the second best of it does
-a few pixels further.
+"""Every frozen kernel timed at the sizes of the others, so that a size that nobody tuned takes what was
+fastest at the nearest of them. Of a kernel that was measured at its own sizes alone nobody knows how it does
+elsewhere: an estimate by the work took kernels that were twice as slow as another one (benchmarks/regret.py).
 
 `survey` is the parent's side; `run_survey` runs in the worker.
 """

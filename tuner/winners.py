@@ -19,7 +19,6 @@ from optuna.storages import BaseStorage
 from ..codegen.errors import InputError
 from ..codegen.freeze.stored import checked_winner
 from ..codegen.freeze.winner import Winner, winner_of
-from .other_sizes import OtherSizes
 from .outcome import TrialResult
 from .plan import Plan
 from .study import Study, find_study, list_studies
@@ -120,8 +119,7 @@ def study_winners(study: Study) -> list[Winner]:
 
 
 def collect_winners(storage: BaseStorage | None, names: Sequence[str] = ()) -> list[Winner]:
-    """The winners to freeze: of each problem on each device the newest study's, ordered by key; each with what
-    other studies measured of it at other sizes.
+    """The winners to freeze: of each problem on each device the newest study's, ordered by key.
 
     Args:
         storage: where the studies are; None gives none.
@@ -132,14 +130,13 @@ def collect_winners(storage: BaseStorage | None, names: Sequence[str] = ()) -> l
         InputError: a named study has no winner yet.
     """
     studies = list_studies(storage)
-    others = OtherSizes(studies)
     if names:
         studies = [study for name in names for study in _named(storage, studies, name)]
     newest: dict[str, Winner] = {}
     for study in studies:  # the newest last
         for winner in study_winners(study):
             newest[winner.key] = winner
-    return [others.of(newest[key]) for key in sorted(newest)]
+    return [newest[key] for key in sorted(newest)]
 
 
 def _named(storage: BaseStorage | None, studies: list[Study], name: str) -> list[Study]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..catalogue import Catalogue
 from ..errors import UnknownName
-from .winner import Winner
+from .winner import OTHER_SIZES, Winner
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,11 @@ def merge(
     changes = []
     for winner in latest.values():
         before = merged.get(winner.key)
-        if before is not None and winner.ptx is None:
-            same = replace(winner, ptx=before.ptx)  # a package gives its entries PTX, a study does not
-            winner = same if same == before else winner
+        if before is not None:
+            # A package gives its entries PTX and surveys them, a study does not.
+            rows = {n: v for n, v in before.measurement.items() if n == OTHER_SIZES}
+            same = replace(winner, ptx=winner.ptx or before.ptx, measurement={**rows, **winner.measurement})
+            winner = before if same == before else winner
         what = "added" if before is None else "kept" if before == winner else "replaced"
         if before is not None and what == "replaced" and stays(before, winner):
             what = "slower"

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ..target import Target
 
 OTHER_SIZES = "other_sizes"
-"""In a measurement: what the same kernel took at other sizes, on the same device: rows of ``sizes``, those that
-are not compiled in, and ``time_ms``. Where the tuned sizes are among them, so that they compare with others of the
-same run, that time counts in dispatch."""
+"""In a measurement: what the same kernel took at other sizes, on the same device: rows of ``sizes``, those
+that are not compiled in, and ``time_ms``. Where the tuned sizes are among them, that time counts in dispatch:
+it compares with others of the same run."""
 _FROZEN_MAPPINGS = ("specialisation", "workload", "config", "launch", "derived", "resources", "measurement")
 
 

@@ -229,8 +229,8 @@ def _rule(
 ) -> tuple[Entry, str] | None:
     """What README and `select.h` promise, written down once more: what can run there; the same model, then
     (cpu) the highest level, (cuda) machine code, then PTX tuned on the nearest architecture; the tuned
-    workload itself; the least time to expect by the measurement at the nearest sizes, which grows with the work
-    but for the launch and counts 30 % more for each doubling of a size; the nearest."""
+    workload itself; the least time to expect by the measurement at the nearest sizes, which grows with the
+    work but for the launch and counts 30 % more for each doubling of a size; the nearest."""
     sizes = [call[n] for n in catalogue().operator(OPERATOR).family.abi_sizes]
     best, best_key = None, None
     for e in entries:

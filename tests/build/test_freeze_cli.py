@@ -10,29 +10,17 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import coldforge.codegen.freeze
-import optuna
 import pytest
 from coldforge.codegen.catalogue import catalogue
 from coldforge.codegen.freeze import Winner, freeze, load_winners
 from coldforge.tuner.cli import run
 from coldforge.tuner.cli.freeze import alone
-from coldforge.tuner.storage import open_storage
-from coldforge.tuner.winners import winner_to_dict
+from freezing import call, store_study
 
 WinnerFactory = Callable[..., Winner]
 OPERATOR = "conv2d_divide_leaky_relu"
-
-
-def store_study(home: Path, winner: Winner, name: str = "a study") -> None:
-    """A study in ``home`` that has this winner."""
-    study = optuna.create_study(storage=open_storage(None, home), study_name=name)
-    study.set_user_attr("about", {"operator": winner.operator, "created": "2026-01-01T00:00:00+00:00"})
-    study.set_user_attr(
-        "winner", {"trials": 1, "final": True, "time_ms": 1.0, "winner": winner_to_dict(winner)}
-    )
 
 
 @pytest.fixture
@@ -43,16 +31,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(coldforge.codegen.freeze, "GENERATED", generated)
     monkeypatch.setenv("COLDFORGE_HOME", str(tmp_path / "home"))
     return generated
-
-
-def call(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    """Runs a command with --json; its document, or the one line that it printed on stderr."""
-    assert run([*arguments, "--json"]) == code
-    said = capsys.readouterr()
-    if code == 2:
-        (line,) = said.err.splitlines()
-        return line
-    return json.loads(said.out)
 
 
 def test_a_bundle_goes_from_home_to_home(

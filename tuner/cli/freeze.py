@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 @click.option(
     "--survey",
     is_flag=True,
-    help="Time each kernel of this machine's device at the sizes of the others, too. A size that nobody tuned "
-    "then takes what was fastest at those nearest to it.",
+    help="Time each kernel of this machine's device at the sizes of the others, too. A size that nobody "
+    "tuned then takes what was fastest at those nearest to it.",
 )
 @click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")
 @options.templates_option
