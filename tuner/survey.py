@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..codegen.catalogue import Catalogue
 from ..codegen.dtypes import dtype_named
+from ..codegen.errors import ColdforgeError
 from ..codegen.freeze.winner import OTHER_SIZES, Winner
 from ..codegen.problem import Problem
 from ..codegen.settings import Settings
@@ -44,7 +45,7 @@ def survey(
         declared: has the operators.
 
     Raises:
-        ColdforgeError: the worker was lost.
+        ColdforgeError: the worker was lost, or could not load the package.
     """
     groups: dict[str, list[Winner]] = {}
     for winner in winners:
@@ -111,8 +112,10 @@ def run_survey(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, An
             assert frozen.function is not None
             frozen.function(sets[0])  # loads the package
             extension = importlib.import_module(f"{package}.runtime.package").STATE.extension
+            if extension is None:
+                raise ColdforgeError(f"{package} has no extension; build it first")
             calls = frozen.calls(sets)
-            for number, variant in enumerate(() if extension is None else extension.variants):
+            for number, variant in enumerate(extension.variants):
                 name = variant.rpartition("@")[0]
                 if name not in found or any(row["sizes"] == sizes for row in found[name]):
                     continue  # of an entry's variants the first that runs here is the one that answers
