@@ -86,3 +86,18 @@ def test_a_copy_of_the_same_text_will_do(tmp_path: Path, capfd: pytest.CaptureFi
     report = _call(capfd, *FREEZE, "--templates", "there")
     assert report["passed_over"] == {}
     assert _frozen(tmp_path) == [study]
+
+
+def test_a_run_that_failed_at_once_hides_no_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("good", "bad"):
+        write_family(tmp_path / name)
+    replace(tmp_path / "bad" / NAME / "reference.py", "import torch\n", "import torch\nraise ValueError\n")
+    good = _tune(capfd, "good")
+    said = _call(capfd, "tune", NAME, "--target", "cpu", "--trials", "1", "--templates", "bad", code=2)
+    assert "reference.py:2: ValueError" in said
+    assert _call(capfd, "show", NAME)["study"] == good
+    assert _call(capfd, "export", NAME, "--format", "json", "-o", "all.json")["study"] == good
+    (empty,) = [s["study"] for s in _call(capfd, "show")["studies"] if s["study"] != good]
+    assert _call(capfd, "show", empty)["study"] == empty
+    _call(capfd, *FREEZE)  # with the reference that the winner was tuned by
+    assert _frozen(tmp_path) == [good]
