@@ -94,7 +94,7 @@ def test_a_run_that_failed_at_once_hides_no_study(tmp_path: Path, capfd: pytest.
     replace(tmp_path / "bad" / NAME / "reference.py", "import torch\n", "import torch\nraise ValueError\n")
     good = _tune(capfd, "good")
     said = _call(capfd, "tune", NAME, "--target", "cpu", "--trials", "1", "--templates", "bad", code=2)
-    assert "reference.py:2: ValueError" in said
+    assert said.splitlines()[-1] == f"coldforge: bad/{NAME}/reference.py:2: ValueError"
     assert _call(capfd, "show", NAME)["study"] == good
     assert _call(capfd, "export", NAME, "--format", "json", "-o", "all.json")["study"] == good
     (empty,) = [s["study"] for s in _call(capfd, "show")["studies"] if s["study"] != good]
