@@ -14,12 +14,12 @@ from .errors import DeclarationError, InputError, UnknownName
 from .family import Family
 from .family_file import load_family
 from .operator import Operator, load_operator, own_operator
+from .places import BUILTIN_ROOT, placed
 from .problem import Problem, make_problem, problem_from_parts
 from .space import Space
 from .space_file import load_space
 from .target import Target
 
-BUILTIN_ROOT = Path(__file__).resolve().parent.parent / "templates"
 _HOW_TO_OPERATE = "give it `workloads:`, or declare an operator of it in operators/<operator>.yaml"
 
 
@@ -44,7 +44,8 @@ class Catalogue:
         found: dict[str, Family] = {}
         for root in self.roots:
             for folder in family_folders(root):
-                family = load_family(folder)
+                with placed(folder):
+                    family = load_family(folder)
                 if family.name in found:
                     places = (found[family.name].folder / "family.yaml", folder / "family.yaml")
                     raise _twice(f"family {family.name!r}", *places)
@@ -60,10 +61,14 @@ class Catalogue:
         """
         found: dict[str, Operator] = {}
         places: dict[str, Path] = {}
-        declared = [(own_operator(f), f.folder / "family.yaml") for f in self.families.values()]
+        declared: list[tuple[Operator | None, Path]] = []
+        for family in self.families.values():
+            with placed(family.folder):
+                declared.append((own_operator(family), family.folder / "family.yaml"))
         for root in self.roots:
             for path in sorted((root / "operators").glob("*.yaml")):
-                declared.append((load_operator(path, self.families), path))
+                with placed(path.parent):
+                    declared.append((load_operator(path, self.families), path))
         for operator, path in declared:
             if operator is None:
                 continue
@@ -111,7 +116,8 @@ class Catalogue:
         """
         family = operator.family
         if family.name not in self._spaces:
-            self._spaces[family.name] = _spaces_of(family)
+            with placed(family.folder):
+                self._spaces[family.name] = _spaces_of(family)
         spaces = [s for s in self._spaces[family.name] if kind is None or s.kind == kind]
         if template is None:
             return spaces

@@ -4,11 +4,18 @@ returns."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class ColdforgeError(Exception):
-    """Anything coldforge reports on purpose. Exit code 1."""
+    """Anything coldforge reports on purpose. Exit code 1.
+
+    Attributes:
+        folder: where the file is that the text names by its folder's last name; see `places`.
+    """
 
     exit_code = 1
+    folder: Path | None = None
 
 
 class InputError(ColdforgeError):

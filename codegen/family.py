@@ -17,6 +17,7 @@ from typing import Any
 from . import declare
 from .errors import DeclarationError
 from .expr import Expr, parse
+from .places import placed
 from .reference_file import DEFAULT_MODULE, call_function, load_function
 
 PAIR_SUFFIXES = ("_h", "_w")
@@ -155,11 +156,13 @@ class Family:
     @property
     def reference(self) -> Callable[..., Any]:
         """The PyTorch function: tensors by name, then attributes by name (pairs as tuples)."""
-        return load_function(self.reference_file, self.reference_name)
+        with placed(self.folder):
+            return load_function(self.reference_file, self.reference_name)
 
     def peer(self, peer: Peer) -> Callable[..., Any]:
         """The function of a peer: same arguments as the reference."""
-        return load_function(self.reference_file, peer.function)
+        with placed(self.folder):
+            return load_function(self.reference_file, peer.function)
 
     def call(self, function: str, arguments: Mapping[str, Any]) -> Any:
         """The result of a function of the reference file.
@@ -167,7 +170,8 @@ class Family:
         Raises:
             ReferenceFailed: it raised something.
         """
-        return call_function(self.reference_file, function, arguments)
+        with placed(self.folder):
+            return call_function(self.reference_file, function, arguments)
 
 
 def parse_rules(value: Any, where: str) -> tuple[Rule, ...]:

@@ -16,6 +16,7 @@ from .dtypes import DType, dtype_named, precision_named
 from .errors import InputError, ReferenceFailed, UnknownName
 from .expr import Value, evaluate_int
 from .operator import Operator, shape_words
+from .places import placed
 from .steps import EpilogueStep
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ class Problem:
         Raises:
             ReferenceFailed: it raised something, or gave another shape or dtype than it should.
         """
-        return self._called(self.operator.family.reference_name, tensors)
+        with placed(self.operator.family.folder):
+            return self._called(self.operator.family.reference_name, tensors)
 
     def magnitude(self, tensors: Mapping[str, torch.Tensor | None]) -> torch.Tensor | None:
         """The sum of absolute terms behind each element of ``linear_reference``; None when the family gives
@@ -195,7 +197,8 @@ class Problem:
             ReferenceFailed: as ``linear_reference``.
         """
         name = self.operator.family.magnitude_name
-        return self._called(name, tensors) if name else None
+        with placed(self.operator.family.folder):
+            return self._called(name, tensors) if name else None
 
     def _called(self, name: str, tensors: Mapping[str, torch.Tensor | None]) -> torch.Tensor:
         """A function of the reference file, its result checked."""

@@ -17,6 +17,7 @@ from jinja2 import meta
 from .catalogue import BUILTIN_ROOT
 from .epilogue import epilogue_code
 from .errors import DeclarationError
+from .places import placed
 from .problem import Problem
 from .space import Config, Space
 from .target import Target
@@ -106,7 +107,9 @@ def render(space: Space, problem: Problem, config: Config, target: Target) -> Ke
         DeclarationError: the template uses a name that the context lacks, or is malformed, or a header is
             missing.
     """
-    text = inline_headers(render_body(space, problem, config, target), space.file.name, space.file.parent)
+    with placed(space.file.parent):
+        body = render_body(space, problem, config, target)
+        text = inline_headers(body, space.file.name, space.file.parent)
     digest = hashlib.sha256(text.encode()).hexdigest()
     parameters = "_".join(str(value) for value in config.values())
     arch = target.arch.replace("-", "_")
@@ -203,6 +206,11 @@ def source_files(space: Space) -> dict[str, Path]:
     Raises:
         DeclarationError: a template or header is malformed or missing.
     """
+    with placed(space.file.parent):
+        return _source_files(space)
+
+
+def _source_files(space: Space) -> dict[str, Path]:
     folder = space.file.parent
     found: dict[str, Path] = {}
     waiting = [space.file, INCLUDE_FOLDER / MACROS]

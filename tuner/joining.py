@@ -117,7 +117,7 @@ def study_to_join(storage: BaseStorage | None, name: str | None) -> Study:
         InputError: there is none to join.
     """
     if name is not None:
-        study = find_study(storage, name)
+        study = find_study(storage, name, empty=True)  # perhaps it has just begun
         if study.request is None:
             raise InputError(f"study {study.name} asks nothing of workers; coldforge tune on it does")
         return study

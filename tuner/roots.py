@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
 
 def remembered(storage: BaseStorage | None, operators: Iterable[str]) -> dict[str, tuple[Path, ...]]:
-    """Operator -> the folders that its newest study was tuned from; one whose studies name none is left
-    out."""
-    from .study import list_studies
+    """Operator -> the folders that its newest study was tuned from, of those that have trials where any has;
+    one whose studies name no folder is left out."""
+    from .study import Study, list_studies, newest_of
 
     wanted = set(operators)
     if not wanted:
         return {}
-    found: dict[str, tuple[Path, ...]] = {}
+    found: dict[str, list[Study]] = {}
     for study in list_studies(storage):  # the newest last
         if study.about["operator"] in wanted and study.roots:
-            found[study.about["operator"]] = tuple(Path(root) for root in study.roots)
-    return found
+            found.setdefault(study.about["operator"], []).append(study)
+    newest = {operator: newest_of(studies) for operator, studies in found.items()}
+    return {operator: tuple(Path(root) for root in study.roots) for operator, study in newest.items()}
 
 
 def declared_for(name: str, given: Catalogue, url: str | None, home: Path) -> Catalogue:

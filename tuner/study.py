@@ -162,6 +162,12 @@ class Study:
         with reading(f"study {self.name}"):
             return self._study.get_trials(deepcopy=False, states=FINISHED)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing came of it so far: its first run has just begun, or ended before the first config,
+        as with a reference that raises."""
+        return self._attribute(_WINNER) is None and not self.trials()
+
     def trials_beside(self, known: Collection[int]) -> list[FrozenTrial]:
         """The finished trials that are not known yet, in order. Do not change them.
 
@@ -288,21 +294,25 @@ def list_studies(storage: BaseStorage | None) -> list[Study]:
     return sorted((study for study in studies if study.about), key=lambda study: (study.touched, study.name))
 
 
-def find_study(storage: BaseStorage | None, text: str, but: str = "") -> Study:
+def find_study(storage: BaseStorage | None, text: str, but: str = "", *, empty: bool = False) -> Study:
     """The study that ``text`` names: an operator (its newest study), a whole name, or a unique prefix.
 
     Args:
         but: the name of one that is not meant.
+        empty: whether an operator's newest study is meant even while it has no trials; else it is the newest
+            of those that have some, if there are any.
 
     Raises:
         UnknownName: nothing matches.
         InputError: a prefix matches several.
     """
     studies = [study for study in list_studies(storage) if study.name != but]
-    of_operator = [study for study in studies if study.about["operator"] == text]
     exact = [study for study in studies if study.name == text]
-    if exact or of_operator:
-        return (exact or of_operator)[-1]
+    of_operator = [study for study in studies if study.about["operator"] == text]
+    if exact:
+        return exact[-1]
+    if of_operator:
+        return of_operator[-1] if empty else newest_of(of_operator)
     matches = [study for study in studies if study.name.startswith(text)]
     if not matches:
         raise UnknownName("study", text, [study.name for study in studies])
@@ -310,6 +320,12 @@ def find_study(storage: BaseStorage | None, text: str, but: str = "") -> Study:
         known = ", ".join(f"{study.name} ({study_label(study)})" for study in matches)
         raise InputError(f"study {text!r} is not unique: {known}")
     return matches[0]
+
+
+def newest_of(studies: Sequence[Study]) -> Study:
+    """Of studies of one operator, the newest last, the one that answers for it: a run that failed at once
+    leaves an empty study, which has nothing to say as long as another has."""
+    return next((study for study in reversed(studies) if not study.is_empty), studies[-1])
 
 
 def _now() -> datetime:

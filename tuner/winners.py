@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -118,12 +118,41 @@ def study_winners(study: Study) -> list[Winner]:
     return found + ([winner_from_dict(beside, f"study {study.name}: its {PORTABLE}")] if beside else [])
 
 
+@dataclass(frozen=True)
+class Collected:
+    """What there is to freeze.
+
+    Attributes:
+        winners: ordered by key.
+        passed_over: studies whose winner would have been taken, each with why it was not.
+    """
+
+    winners: list[Winner]
+    passed_over: dict[str, PassedOver]
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A study that is newer than what is taken, or the only one."""
+
+    operator: str
+    why: str
+
+
 def collect_winners(storage: BaseStorage | None, names: Sequence[str] = ()) -> list[Winner]:
-    """The winners to freeze: of each problem on each device the newest study's, ordered by key.
+    """The winners to freeze: see `collect`, which passes over none."""
+    return collect(storage, names).winners
+
+
+def collect(
+    storage: BaseStorage | None, names: Sequence[str] = (), why_not: Callable[[Study], str] = lambda _: ""
+) -> Collected:
+    """The winners to freeze: of each problem on each device the newest study's.
 
     Args:
         storage: where the studies are; None gives none.
         names: operators or studies (whole names or unique prefixes); every study when empty.
+        why_not: why a study's winners are not to be taken; empty for one that will do.
 
     Raises:
         UnknownName: a name matches no study.
@@ -133,10 +162,17 @@ def collect_winners(storage: BaseStorage | None, names: Sequence[str] = ()) -> l
     if names:
         studies = [study for name in names for study in _named(storage, studies, name)]
     newest: dict[str, Winner] = {}
+    passed: dict[str, tuple[str, PassedOver]] = {}
     for study in studies:  # the newest last
-        for winner in study_winners(study):
-            newest[winner.key] = winner
-    return [newest[key] for key in sorted(newest)]
+        found = study_winners(study)
+        why = why_not(study) if found else ""
+        for winner in found:
+            if why:
+                passed[winner.key] = (study.name, PassedOver(winner.operator, why))
+            else:
+                newest[winner.key] = winner
+                passed.pop(winner.key, None)  # older than what is taken: it would not have been anyway
+    return Collected([newest[key] for key in sorted(newest)], dict(passed.values()))
 
 
 def _named(storage: BaseStorage | None, studies: list[Study], name: str) -> list[Study]:

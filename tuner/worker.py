@@ -35,6 +35,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from ..codegen.errors import ColdforgeError, InputError, ReferenceFailed
+from ..codegen.places import located
 from ..codegen.settings import Settings
 from ..codegen.spawn import die_with_parent
 from ..codegen.target import Target
@@ -153,7 +154,7 @@ def _unexpected(workbench: Workbench, refusal: dict[str, Any]) -> dict[str, Any]
 
 
 def _refusal(error: ColdforgeError) -> dict[str, Any]:
-    return {"kind": "refused", "input": isinstance(error, InputError), "message": str(error)}
+    return {"kind": "refused", "input": isinstance(error, InputError), "message": located(error)}
 
 
 def _prepare(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any]:

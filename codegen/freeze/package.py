@@ -11,6 +11,7 @@ from pathlib import Path
 from ..catalogue import BUILTIN_ROOT, Catalogue, catalogue
 from ..dtypes import PRECISIONS, dtype_named
 from ..errors import ColdforgeError, InputError
+from ..places import placed
 from ..reference_file import check_portable
 from .checks import problem_of
 from .manifest import FORMAT, checks_of, entries_of, to_json
@@ -81,7 +82,8 @@ def freeze(
         raise InputError("two winners have the same key; merge them before they are frozen")
     signatures = [Signature(known.operator(name)) for name in sorted({w.operator for w in ordered})]
     for signature in signatures:
-        check_portable(signature.family.reference_file)
+        with placed(signature.family.folder):
+            check_portable(signature.family.reference_file)
     files = _package_files(ordered, signatures, namespace, known)
     manifest = _manifest(ordered, signatures, namespace, known, files)
     changed = write_tree(out_dir, {**files, **_runtime_files(namespace), "manifest.json": manifest})

@@ -22,7 +22,7 @@ ALLOWED = {
 # Inside codegen: a file may import only from its own level or a lower one.
 LEVELS = [
     {"errors", "liveness", "atomic", "settings", "spawn", "dtypes", "expr", "declare", "target", "names"}
-    | {"plain", "awake", "home", "legal"},
+    | {"places", "plain", "awake", "home", "legal"},
     {"steps", "reference_file"},
     {"shorthand"},
     {"family", "family_file", "module_arguments", "chain", "operator", "problem"},

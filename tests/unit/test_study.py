@@ -18,6 +18,7 @@ import pytest
 from coldforge.codegen.errors import ColdforgeError, InputError, UnknownName
 from coldforge.tuner.identity import StudyInputs
 from coldforge.tuner.outcome import TrialOutcome, TrialResult
+from coldforge.tuner.roots import remembered
 from coldforge.tuner.search import FeasibleSet, Point
 from coldforge.tuner.storage import open_storage, storage_faults
 from coldforge.tuner.study import Study, find_study, finished_count, list_studies, open_study, tally, thinned
@@ -279,3 +280,24 @@ def _storage(home: Path) -> optuna.storages.BaseStorage:
     storage = open_storage(None, home)
     assert storage is not None
     return storage
+
+
+def test_an_empty_study_answers_for_no_operator_that_has_another(tmp_path: Path) -> None:
+    storage = _storage(tmp_path)
+    tried = open_study(storage, INPUTS)
+    tried.remember_roots(["good"])
+    empty = open_study(storage, dataclasses.replace(INPUTS, operator_digest="d2"))
+    empty.remember_roots(["bad"])
+    tried.touch()
+    empty.touch()
+    name = INPUTS.operator
+    assert find_study(storage, name).name == empty.name  # nothing better is there
+    assert remembered(storage, [name]) == {name: (Path("bad"),)}
+    _record(tried, 0, _ok(1.0))
+    assert find_study(storage, name).name == tried.name
+    assert remembered(storage, [name]) == {name: (Path("good"),)}
+    assert find_study(storage, name, empty=True).name == empty.name
+    assert find_study(storage, empty.name).name == empty.name
+    _record(empty, 0, TrialResult(TrialOutcome.WRONG_RESULT))  # which is not empty any more
+    assert find_study(storage, name).name == empty.name
+    assert remembered(storage, [name]) == {name: (Path("bad"),)}

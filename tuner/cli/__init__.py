@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import click
 
 from ...codegen.errors import ColdforgeError
+from ...codegen.places import located
 
 MAX_MESSAGE = 1000
 TRACEBACK = "--traceback"
@@ -88,7 +89,7 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         return _complain(error.format_message(), 2)
     except ColdforgeError as error:
-        return _complain(str(error), error.exit_code)
+        return _complain(located(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _complain("stopped", 1)
     except BrokenPipeError:

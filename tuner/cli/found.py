@@ -5,6 +5,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ from ...codegen.settings import load_settings
 if TYPE_CHECKING:
     from ...codegen.freeze import Bundle, Winner
     from ..outcome import TrialResult
+    from ..same_sources import SameSources
+    from ..study import Study
+    from ..winners import PassedOver
 
 
 class Found:
@@ -23,6 +27,7 @@ class Found:
     Attributes:
         frozen: what generated/ holds.
         held: what the package that is written holds already, of any operator.
+        passed_over: study -> why its winner was not taken, though it is newer than what was, or the only one.
 
     Args:
         operators: only these; all when empty.
@@ -33,7 +38,8 @@ class Found:
         package: the folder of the package that is written; None for generated/ and bundles.
 
     Raises:
-        InputError: an operator is not declared (any more) where it was.
+        InputError: an operator is not declared (any more) where it was, or no study of one that is named was
+            tuned from the text that --templates gives.
     """
 
     def __init__(
@@ -46,9 +52,10 @@ class Found:
     ) -> None:
         from ...codegen.freeze import GENERATED, load_winners, read_bundle
         from ..roots import extended, remembered
+        from ..same_sources import SameSources
         from ..storage import open_storage, storage_faults
         from ..transfer import parsed_record
-        from ..winners import collect_winners
+        from ..winners import Collected, collect
 
         self.operators = operators
         self.frozen = load_winners(GENERATED)
@@ -61,7 +68,9 @@ class Found:
         self.storage = open_storage(storage, load_settings().home, create=bool(sources))
         from_studies = not sources or bool(operators)
         with storage_faults(self.storage):
-            self.tuned = self.wanted(collect_winners(self.storage)) if from_studies else []
+            why_not = partial(self._other_text, SameSources(given))
+            studies = collect(self.storage, why_not=why_not) if from_studies else Collected([], {})
+            self.tuned = self.wanted(studies.winners)
             self.carried = self.wanted([w for bundle in self.bundles for w in bundle.winners])
             elsewhere = {w.operator for w in (*self.new, *self.held)} | set(operators)
             roots = remembered(self.storage, elsewhere - set(given.operators))
@@ -71,6 +80,7 @@ class Found:
             for name in {w.operator for w in self.tuned} - set(self.catalogue.operators) - set(self.left_out):
                 self.left_out[name] = f"{name} is not declared here; say --templates DIR"
         self.tuned = [w for w in self.tuned if w.operator not in self.left_out]
+        self.passed_over = self._passed_over(studies.passed_over)
         for name in operators:
             self._require_declared([w for w in self.carried if w.operator == name])
             self.catalogue.operator(name)
@@ -83,6 +93,30 @@ class Found:
 
     def wanted(self, winners: list[Winner]) -> list[Winner]:
         return [w for w in winners if not self.operators or w.operator in self.operators]
+
+    def _other_text(self, same: SameSources, study: Study) -> str:
+        about = study.about
+        wanted = not self.operators or about["operator"] in self.operators
+        return same.difference(about) if wanted else ""
+
+    def _passed_over(self, studies: Mapping[str, PassedOver]) -> dict[str, str]:
+        """Study -> why its winner was not taken, where another study's was. Of an operator that has none, it
+        is why that is left out.
+
+        Raises:
+            InputError: an operator that was named has none.
+        """
+        found = {}
+        have = {winner.operator for winner in self.new}
+        for study, passed in studies.items():
+            if passed.operator in have:
+                found[study] = passed.why
+            else:
+                self.left_out[passed.operator] = f"study {study}: {passed.why}"
+        for name in self.operators:
+            if name in self.left_out:
+                raise InputError(f"nothing to freeze: {self.left_out[name]}; tune {name} from there first")
+        return found
 
     def keep_to_builtin(self) -> None:
         """Leaves out the operators that coldforge does not declare itself: their place is no checkout of it.

@@ -58,7 +58,8 @@ def command(
     templates: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Freeze the winners of the newest studies (of OP, or of every operator) and build them.
+    """Freeze the winners of the newest studies (of OP, or of every operator) and build them. Of an operator
+    of --templates, studies count that were tuned from the text that is there now.
 
     Without --package and --bundle they go to generated/; operators of --templates have no place there. An
     entry of the same operator, shape and device is replaced, all others stay, in generated/ and in a package
@@ -189,6 +190,7 @@ def _write_bundle(found: Found, path: Path) -> dict[str, Any]:
         "sha256": digest,
         "entries": [_change(change, found) for change in changes],
         "studies": sorted(records),
+        "passed_over": found.passed_over,
     }
 
 
@@ -233,6 +235,7 @@ def _write_package(
         "entries": [_change(change, found) for change in changes],
         "dropped": [winner.name for winner in (*stale, *outdated)],
         "left_out": found.left_out,
+        "passed_over": found.passed_over,
         "total_entries": len(report.entries),
         "without_ptx": without_ptx,
         "manifest": report.manifest_digest,
@@ -294,6 +297,8 @@ def _show(report: dict[str, Any]) -> None:
             times = f"{entry['old_ms']:.4g} ms stays: the new winner takes {times} (--replace takes it)"
         what = "kept" if entry["what"] == "slower" else entry["what"]
         click.echo(f"{what:>8}  {entry['name']}  ({entry['shape']})  {times}")
+    for study, why in report["passed_over"].items():
+        click.echo(f"passed over  {study}: {why}", err=True)
     for reason in report.get("left_out", {}).values():
         click.echo(f"left out  {reason}", err=True)
     for name in report.get("dropped", []):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @click.option("--storage", metavar="URL", help="Where the studies are [default: under COLDFORGE_HOME].")
 @options.json_option
 def command(study: str | None, follow: bool, storage: str | None, as_json: bool) -> None:
-    """Show STUDY: an operator (its newest study), a study's name, or a unique prefix of it. Without STUDY,
-    list all studies."""
+    """Show STUDY: an operator (its newest study that has trials), a study's name, or a unique prefix of it.
+    Without STUDY, list all studies."""
     from rich.console import Console
 
     from ..show import studies_document, studies_list, study_document, study_tables
@@ -61,7 +61,7 @@ def _follow(storage: BaseStorage | None, text: str, home: Path) -> None:
     from ..show import follow_line, study_tables
     from ..study import find_study
 
-    study = find_study(storage, text)
+    study = find_study(storage, text, empty=True)  # perhaps it has just begun
     seen = moments(study, watching(storage, home, study))
     console = Console()
     held, line = False, ""
