@@ -24,7 +24,7 @@ from coldforge.codegen.target import detect
 from coldforge.tuner.client import WorkerClient
 from coldforge.tuner.ranking import Ranking
 from side_by_side import held, problem_of, request_of, under_another_name
-from steps import one_line, this_command, write_json
+from steps import at_least_one, one_line, this_command, write_json
 
 
 def _options() -> argparse.Namespace:
@@ -81,6 +81,7 @@ def summary_of(rows: list[dict[str, Any]], limit: float) -> dict[str, Any]:
 def main() -> int:
     """Prints a short table and writes, if asked, one JSON document."""
     options, settings = _options(), load_settings()
+    at_least_one("--runs", options.runs)
     target, began = detect(options.target), time.monotonic()
     problem = problem_of(options.operator, target, options.workload, options.dtype, options.precision)
     rows: list[dict[str, Any]] = []

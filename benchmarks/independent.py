@@ -22,6 +22,7 @@ import importlib
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,10 @@ EAGER: dict[str, Callable[..., torch.Tensor]] = {
     "conv2d_divide_leaky_relu": conv2d_divide_leaky_relu,
     "conv_transpose2d_mean_logsumexp": conv_transpose2d_mean_logsumexp,
 }
+
+
+class BadBench(Exception):
+    """A file given as --bench that is none; the message is one line."""
 
 
 class Clock:
@@ -208,12 +213,22 @@ def compared(found: Mapping[str, Any], bench: Mapping[str, Any]) -> list[dict[st
 
 def bench_of(path: Path, operators: list[str], workload: str) -> dict[str, Any] | None:
     """The document of `coldforge bench --json`, or what a file of benchmarks/results holds of one; None when
-    it is of nothing that is measured here."""
-    document = json.loads(path.read_text())
-    document = document.get("result", document)
-    if document["operator"] in operators and document["workload"] == workload:
+    it is of nothing that is measured here.
+
+    Raises:
+        BadBench: It cannot be read, or is no such document.
+    """
+    try:
+        document = json.loads(path.read_text())
+        document = document.get("result", document)
+        subject = (document["operator"], document["workload"], document["rows"], document["speedup"])
+    except OSError as error:
+        raise BadBench(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, AttributeError, LookupError, TypeError):
+        raise BadBench(f"{path} is no document of `coldforge bench --json`") from None
+    if subject[0] in operators and subject[1] == workload:
         return document
-    print(f"{path}: of {document['operator']} {document['workload']}, which is not measured", file=sys.stderr)
+    print(f"{path}: of {subject[0]} {subject[1]}, which is not measured", file=sys.stderr)
     return None
 
 
@@ -232,6 +247,11 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _this_command() -> str:
+    """The command line that runs, as a user types it; that of `steps.py` imports more than torch."""
+    return f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".rstrip()
+
+
 def main() -> int:
     """Measures, compares, prints a table and writes JSON."""
     options = _options()
@@ -239,7 +259,11 @@ def main() -> int:
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     workload, operators = options.workload or ("seed" if cuda else "small"), options.operator or list(SHAPES)
-    benches = [bench for path in options.bench if (bench := bench_of(path, operators, workload))]
+    try:
+        benches = [bench for path in options.bench if (bench := bench_of(path, operators, workload))]
+    except BadBench as error:
+        print(f"independent.py: {error}", file=sys.stderr)
+        return 2
     results, far, judged_rows = [], 0, 0
     for name in operators:
         found = measured(name, workload, options.package, device, options.seconds)
@@ -262,7 +286,7 @@ def main() -> int:
                 f"  {row['what']:15}{row['here']:10.4f}{row['bench']:10.4f}{row['percent']:+8.2f}%  {judged}"
             )
         results.append(found)
-    document = {"command": " ".join(sys.argv), "limit_percent": options.limit, "results": results}
+    document = {"command": _this_command(), "limit_percent": options.limit, "results": results}
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         aside = options.out.with_suffix(".part")

@@ -22,6 +22,7 @@ from coldforge.codegen.problem import Problem, make_problem
 from coldforge.generated.runtime import package
 from coldforge.tuner.bound import Expectation, expect, judge
 from coldforge.tuner.inputs import draw
+from steps import one_line, this_command
 
 
 def _options() -> argparse.Namespace:
@@ -58,7 +59,7 @@ def errors(problem: Problem, kind: str, device: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main() -> int:
     """Prints, and writes if asked, one JSON document."""
     options = _options()
     shape = {"N": options.samples} if options.samples else {}
@@ -68,7 +69,7 @@ def main() -> None:
     kinds = {kind: errors(problem, kind, device) for kind in options.kinds}
     extension = package.STATE.extension
     document = {
-        "command": "python benchmarks/input_errors.py " + " ".join(a for a in sys.argv[1:]),
+        "command": this_command(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": importlib.metadata.version("torch"),
         "variant": extension.last() if extension is not None else None,
@@ -79,7 +80,8 @@ def main() -> None:
     print(text, end="")
     if options.out is not None:
         write_text(options.out, text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(one_line(main))

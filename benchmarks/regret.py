@@ -33,7 +33,7 @@ from coldforge.codegen.target import detect
 from coldforge.tuner.floor import ceilings_of
 from coldforge.tuner.intervals import median_interval
 from sizes import SMALL_MS, Bench
-from steps import StepFailed, coldforge, one_line, out_folder, this_command, write_json
+from steps import StepFailed, at_least_one, coldforge, one_line, out_folder, this_command, write_json
 
 if TYPE_CHECKING:
     import torch
@@ -272,6 +272,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     """Measures, prints and writes."""
     options = _options()
+    at_least_one("--first", options.first)
     folder = out_folder(options.out, "regret")
     try:
         document = measure(options)

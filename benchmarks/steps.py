@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coldforge.codegen.atomic import write_text
-from coldforge.codegen.errors import ColdforgeError
+from coldforge.codegen.errors import ColdforgeError, InputError
 
 _MAIN = "from coldforge.tuner.cli import main; main()"
 
@@ -52,6 +52,17 @@ def one_line(main: Callable[[], int]) -> int:
     except ColdforgeError as error:
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         return 2
+
+
+def at_least_one(name: str, value: int) -> int:
+    """An option's count.
+
+    Raises:
+        InputError: It is less: there would be nothing to tell of.
+    """
+    if value < 1:
+        raise InputError(f"{name} {value} is too few; at least 1")
+    return value
 
 
 def out_folder(given: Path | None, name: str) -> Path:

@@ -89,6 +89,7 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
     from .inputs import draw, workload_kinds
     from .measure import INPUT_SETS, in_rounds
     from .peers import answering_variant, frozen_kernel, manifest_entry, peers_of
+    from .uncovered import refusal, warnings_of
 
     device = workbench.device
     declared = catalogue(*(Path(root) for root in message["roots"]))
@@ -101,10 +102,11 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         ]
         expected = expect(problem, sets[0], problem.scalars, message["precision"])
         frozen = frozen_kernel(problem, message["precision"], message["package"])
-        rows = [_accuracy(frozen, sets[0], expected)]
+        with warnings_of(message["package"]) as met:
+            rows = [_accuracy(frozen, sets[0], expected)]
         variant, why = answering_variant(message["package"])
         if variant is None:
-            raise InputError(f"{problem.operator.name} {_shape(problem)}: {why}")
+            raise InputError(refusal(problem, device.kind, message["package"], met, why))
         entry = manifest_entry(message["package"], variant)
         contestants = [frozen, *peers_of(device, problem, sets[0], workbench.device.settings.cxx)]
         rows += [_accuracy(contestant, sets[0], expected) for contestant in contestants[1:]]
@@ -126,12 +128,6 @@ def run_bench(workbench: Workbench, message: Mapping[str, Any]) -> dict[str, Any
         "compiler": entry.get("compiler"),
         **record,
     }
-
-
-def _shape(problem: Problem) -> str:
-    from .shapes import describe
-
-    return f"({problem.dtype.name}, {describe(problem)})"
 
 
 def _accuracy(contestant: Contestant, tensors: Tensors, expected: Expectation) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..codegen.compile import Resources
-from ..codegen.errors import ColdforgeError, DeclarationError
+from ..codegen.emulator.lines import quoted
+from ..codegen.errors import ColdforgeError, CompileError, DeclarationError
+from ..codegen.render import KernelSource
 from .accounts import RunCounts
 from .outcome import TrialOutcome, TrialResult
 from .plan import Plan
@@ -66,7 +68,7 @@ def heavy_spill(resources: Resources, limit_bytes: int | None) -> TrialResult | 
     return TrialResult(TrialOutcome.RESOURCE_LIMIT, reason, details={SPILLED: spilled})
 
 
-def not_compiled(point: Point, error: ColdforgeError) -> TrialResult:
+def not_compiled(point: Point, error: ColdforgeError | str) -> TrialResult:
     """The result of a config whose source does not render or does not compile."""
     reason = " ".join(str(error).split())
     return TrialResult(TrialOutcome.COMPILE_ERROR, reason, template=point.template, config=point.config)
@@ -134,6 +136,12 @@ class Shortcuts:
             return None
         self._counts.skipped_spilling += 1
         return completed(skipped, job, facts)
+
+    def refused(self, point: Point, source: KernelSource | None, error: CompileError) -> TrialResult:
+        """The result of a config that the compiler refused, in the lines of its template."""
+        if source is None:
+            return not_compiled(point, error)
+        return not_compiled(point, quoted(error, source, self._plan.spaces[point.template].file)[0])
 
     def facts(self, job: Job) -> dict[str, Any]:
         """What is known of a compiled config before it runs."""

@@ -170,7 +170,7 @@ class Tuner:
         counts = self.accounts.counts
         for flight, answer in self._stream.collect():
             if not isinstance(answer, Artifact):
-                self._judged.append((flight, not_compiled(flight.point, answer)))
+                self._judged.append((flight, self._shortcuts.refused(flight.point, flight.source, answer)))
                 continue
             counts.compiled += 1
             counts.cached += answer.cached

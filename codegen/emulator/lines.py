@@ -11,11 +11,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .findings import Place
 
+if TYPE_CHECKING:
+    from ..errors import CompileError
+    from ..render import KernelSource
+
 RENDERED = "kernel.cu"
 """What lines in front of the first `#line` mark are said to be in."""
+_RENDERED_CPP = "kernel.cpp"
+"""The same of C++."""
 OWN_LINES = "coldforge-emulator"
 """The folder that the emulator's own lines are said to be in."""
 _MARK = re.compile(r'^[ \t]*#line[ \t]+(\d+)[ \t]+"([^"]+)"')
@@ -41,15 +48,17 @@ class LineMap:
     Attributes:
         text: the rendered text.
         template: the template it was rendered from, if that is known: its lines are looked up there.
+        rendered: what the compiler calls the text in front of the first mark.
     """
 
     text: str
     template: Path | None = None
+    rendered: str = RENDERED
 
     @cached_property
     def _stretches(self) -> tuple[_Stretch, ...]:
         found: list[_Stretch] = []
-        file, first, rendered, count = RENDERED, 1, 1, 0
+        file, first, rendered, count = self.rendered, 1, 1, 0
         for number, line in enumerate(self.text.splitlines(), 1):
             mark = _MARK.match(line)
             if mark:
@@ -73,7 +82,7 @@ class LineMap:
         for stretch in self._stretches:
             if stretch.rendered <= rendered < stretch.rendered + stretch.count:
                 return self.place(stretch.file, stretch.first + rendered - stretch.rendered)
-        return Place(RENDERED, rendered, rendered)
+        return Place(self.rendered, rendered, rendered)
 
     def told(self, message: str, log: str) -> tuple[str, Place | None]:
         """What a compiler said, in the template's lines.
@@ -85,7 +94,10 @@ class LineMap:
         Returns:
             The message at its place; the place, None where neither names a line of the rendered text.
         """
-        if (said := _SAID.search(message)) and (place := self._said(said)):
+        said = _SAID.search(message)
+        if said is None:  # what the log says beside it, a warning perhaps, need not be about it
+            return message, None
+        if place := self._said(said):
             return f"{message[: said.start()]}{place}:{message[said.end() :]}", place
         for said in _SAID.finditer(log):
             if place := self._said(said):
@@ -98,22 +110,34 @@ class LineMap:
 
     def _in_template(self, file: str, line: int, rendered: int) -> tuple[str, int]:
         """The template's own line, where one line of it has exactly this text."""
-        if self.template is None or file not in (self.template.name, RENDERED):
+        if self.template is None or file not in (self.template.name, self.rendered):
             return file, line
         wanted = self.text.splitlines()[rendered - 1].strip()
         lines = self._template_lines
         same = (
             [number for number, text in enumerate(lines, 1) if text == wanted] if _WORD.search(wanted) else []
         )
-        return (
-            (self.template.name, same[0]) if len(same) == 1 else (f"{RENDERED} of {self.template.name}", line)
-        )
+        if len(same) == 1:
+            return self.template.name, same[0]
+        return f"{self.rendered} of {self.template.name}", line
 
     @cached_property
     def _template_lines(self) -> tuple[str, ...]:
         if self.template is None:
             return ()
-        return tuple(line.strip() for line in self.template.read_text("utf-8").splitlines())
+        try:
+            return tuple(line.strip() for line in self.template.read_text("utf-8").splitlines())
+        except (OSError, UnicodeDecodeError):  # changed since: what is to be told is another error
+            return ()
+
+
+def quoted(error: CompileError, source: KernelSource, template: Path) -> tuple[str, Place | None]:
+    """What a compiler said of a source, in the lines of the template that it was rendered from.
+
+    The marks in the source cannot tell them: behind a header they count the lines of the rendered text.
+    """
+    rendered = _RENDERED_CPP if source.language == "cpp" else RENDERED
+    return LineMap(source.text, template, rendered).told(str(error), error.log)
 
 
 def frames(library: Path, addresses: Iterable[int]) -> dict[int, tuple[tuple[str, int], ...]]:

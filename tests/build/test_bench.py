@@ -114,8 +114,23 @@ def test_a_shape_that_is_not_covered_is_refused(
     problem: Problem, package: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(package))
-    with pytest.raises(InputError, match=r"no frozen kernel covers this"):
+    with pytest.raises(InputError) as refused:
         bench(problem.with_dims(C_out=48), cpu_target(), settings, package=PACKAGE)
+    said = str(refused.value)
+    sizes = "(fp32, N=2 H=64 W=64 C_out=48)"
+    assert said.startswith(
+        f"{problem.operator.name} {sizes}: no frozen kernel covers this shape, dtype, prec"
+    )
+    advice = "; tune one: coldforge tune conv2d_divide_leaky_relu --target cpu --shape "
+    assert advice in said
+    assert "C_out=48" in said.partition(advice)[2]
+    assert f"coldforge freeze {problem.operator.name} --package {PACKAGE}" in said
+
+
+def test_a_dtype_that_no_template_computes_is_no_advice_to_tune(settings: Settings) -> None:
+    half = make_problem(catalogue().operator("conv2d_divide_leaky_relu"), "small", {"N": 1}, dtype="fp16")
+    with pytest.raises(InputError, match=r"\(fp16, N=1 H=64 W=64\): .*; no template computes fp16 on cpu$"):
+        bench(half, cpu_target(), settings)
 
 
 def test_an_operator_that_is_not_frozen_is_refused(

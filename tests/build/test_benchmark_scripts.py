@@ -336,3 +336,23 @@ def test_regret_of_one_shape(tmp_path: Path) -> None:
     assert max(row["dispatched"]["bound_ratio"], row["tuned"]["bound_ratio"]) <= 1
     assert row["ratio"] == pytest.approx(row["dispatched_ms"] / row["tuned_ms"], rel=1.0)
     assert "geometric mean" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("aa", ["conv2d_divide_leaky_relu", "--runs", "0"], "--runs 0"),
+        ("regret", ["--first", "0"], "--first 0"),
+        ("input_errors", ["conv2d_divide_leaky_relu", "--samples", "1", "--kinds", "nosuch"], "'nosuch'"),
+    ],
+)
+def test_input_that_says_nothing_to_do_is_one_line(
+    name: str, words: list[str], said: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "COLDFORGE_HOME": str(tmp_path)}
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *words]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr[-2000:]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{name}.py: ")
+    assert said in line

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -296,6 +297,15 @@ def test_a_template_that_does_not_compile_is_an_outcome(tmp_path: Path) -> None:
     replace(place / "mean.hpp", "sum / count", "sum / cuont")
     tuned = user.tune("--templates", str(place), "--trials", "2", code=1)
     assert tuned["outcomes"] == {"compile_error": 2}
+
+
+def test_a_compile_error_names_the_line_of_the_template(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    template = write_family(tmp_path) / "row_norm.cpp.jinja"
+    replace(template, "1 / sqrtf(", "1 / sqrtff(")
+    tuned = user.tune("--templates", str(template.parent), "--trials", "1", code=1)
+    said = tuned["failures"]["compile_error"]["example"]
+    assert re.search(r": row_norm\.cpp\.jinja:5 \(rendered line \d+\): error: .*sqrtff", said)
 
 
 def test_a_wrong_kernel_is_never_a_winner(tmp_path: Path) -> None:

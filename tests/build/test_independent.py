@@ -114,3 +114,33 @@ def test_it_fails_where_results_differ_or_nothing_is_compared(
     words = ["--target", "cpu", "--operator", CONV, "--bench", str(tmp_path / "bench.json")]
     monkeypatch.setattr(sys, "argv", ["independent.py", *words])
     assert script.main() == ends
+
+
+@pytest.mark.parametrize("text", [None, "no JSON", "[1]", "{}", '{"operator": 1, "workload": 2}'])
+def test_a_bench_that_is_none_is_one_line(
+    text: str | None,
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "bench.json"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["independent.py", "--target", "cpu", "--bench", str(file)])
+    assert script.main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(file) in line
+
+
+def test_its_command_can_be_typed_again(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"times_ms": {"eager": 1.0}, "eager_over_frozen": 2.0, "relative_difference": 0.0}
+    monkeypatch.setattr(script, "measured", lambda *_: {**found, "cold": True, "device": "a CPU"})
+    out = tmp_path / "a result.json"
+    words = ["--target", "cpu", "--operator", CONV, "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
+    assert script.main() == 0
+    said = json.loads(out.read_text())["command"]
+    assert said == f"python benchmarks/independent.py --target cpu --operator {CONV} --out '{out}'"

@@ -70,6 +70,7 @@ TEMPLATE = "{% call kernel.cuda_kernel(8) %}\nfloat v = nope;\n{% endcall %}\n"
             Place("t.cu.jinja", 2, 6),
         ),
         ("k: undefined reference to `f'", "", "k: undefined reference to `f'", None),
+        ("k: ran past 9 s", "t.cu.jinja:21:9: warning: unused\n", "k: ran past 9 s", None),
     ],
     ids=str,
 )

@@ -12,6 +12,7 @@ import pytest
 from coldforge.codegen.target import cuda_target
 from coldforge.tuner.cli import run
 from coldforge.tuner.outcome import TrialOutcome
+from coldforge.tuner.report.declared import Declared
 from coldforge.tuner.report.occupancy import Occupancy, occupancy_of
 from coldforge.tuner.report.page import MAX_BYTES, render_page
 from coldforge.tuner.report.story import Story, tell
@@ -290,6 +291,19 @@ def test_figures_that_are_missing_are_no_trouble() -> None:
     about = {**study.about, "target": target}
     study._study.set_user_attr("about", about)
     assert "No right config of this study has a compiler" in tell(study).no_resources
+
+
+def test_why_there_is_no_share_of_the_devices_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = right(1.0, floor_ms=0.0)
+    result.details["floor"]["cache_resident"] = True
+    study = new_study(InMemoryStorage())
+    record(study, {"direct": [{"A": 1}]}, [result])
+    resident = "the tensors fit the device&#39;s cache, so its memory sets no least time"
+    assert f"<small>{resident}</small>" in _page(study)[1]
+    monkeypatch.setattr(Declared, "flops", None)
+    page = _page(study)[1]
+    assert f"<small>{resident}; the operator&#39;s declaration counts no arithmetic</small>" in page
+    assert "There is no roofline. The operator&#39;s declaration counts no arithmetic." in page
 
 
 def test_a_declaration_that_changed_since() -> None:

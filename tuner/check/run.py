@@ -12,7 +12,7 @@ from typing import Any
 from ...codegen.compile import Cache
 from ...codegen.compile.process import Leash
 from ...codegen.emulator import Call, Emulation, Finding, Place, emulate_calls, unset_reads, variant_call
-from ...codegen.emulator.lines import LineMap
+from ...codegen.emulator.lines import LineMap, quoted
 from ...codegen.errors import CompileError
 from ...codegen.render import KernelSource, render
 from ...codegen.space import Config, Space
@@ -110,7 +110,7 @@ def _unset(source: KernelSource, space: Space) -> list[Fault]:
 
 def refused(error: CompileError, source: KernelSource, space: Space, build: str) -> Fault:
     """What a compiler said, at the line of the template or header."""
-    text, place = LineMap(source.text, space.file).told(str(error), error.log)
+    text, place = quoted(error, source, space.file)
     return Fault("compile_error", text, build, "compiling", refused_at=place)
 
 

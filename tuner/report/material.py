@@ -160,8 +160,9 @@ class Material:
         """The floor that the winner was measured against, or else the last one; an empty one when none was
         stored."""
         entries = [self.winner.measurement] if self.winner and self.is_final else []
-        found = (_floor(d.get("floor")) for d in (*entries, *(r.details for r in reversed(self.timed))))
-        return next((floor for floor in found if floor.time_ms), Floor())
+        found = [_floor(d.get("floor")) for d in (*entries, *(r.details for r in reversed(self.timed)))]
+        known = [floor for floor in found if floor.time_ms]
+        return next(iter(known or [floor for floor in found if floor.cache_resident]), Floor())
 
     @property
     def floor_share(self) -> float | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from .declared import Declared
 from .material import Material
 
+_NO_ARITHMETIC = "the operator's declaration counts no arithmetic"
 _SPAN = 8.0
 """The roof is drawn over intensities from an eighth of the configs' to eight times it."""
 
@@ -58,7 +59,7 @@ def roofline_of(material: Material, declared: Declared) -> Roofline:
     if declared.problem is None:
         return Roofline(reason=f"Its operations and bytes are not known: {declared.reason}.")
     if declared.flops is None or not declared.bytes_moved:
-        return Roofline(reason="The operator's declaration counts no arithmetic.")
+        return Roofline(reason=f"{_NO_ARITHMETIC[0].upper()}{_NO_ARITHMETIC[1:]}.")
     floor = material.floor
     memory, arithmetic, fma = floor.memory_ms, floor.arithmetic_ms, floor.fma_ms
     if not (memory or arithmetic):
@@ -72,6 +73,16 @@ def roofline_of(material: Material, declared: Declared) -> Roofline:
     if fma and abs(fma - arithmetic) > 1e-6 * fma:
         rates.append((_rate_name("fp32 units alone", flops, fma), 1e3 * flops / fma))
     return Roofline(flops / moved, flops, 1e3 * moved / memory if memory else None, tuple(rates))
+
+
+def no_share(material: Material, declared: Declared) -> str:
+    """Why it is not known how near the winner comes to its device's speed; for where it is not."""
+    reasons = []
+    if material.floor.cache_resident:
+        reasons.append("the tensors fit the device's cache, so its memory sets no least time")
+        if declared.problem is not None and declared.flops is None:
+            reasons.append(_NO_ARITHMETIC)
+    return "; ".join(reasons) or "its speed was not recorded"
 
 
 def _rate_name(name: str, flops: int, ms: float) -> str:

@@ -14,7 +14,7 @@ from .declared import Declared, declared_for_study
 from .difference import Difference, difference
 from .importance import Importance, importance_of
 from .material import Material, read_material
-from .roofline import Roofline, roofline_of
+from .roofline import Roofline, no_share, roofline_of
 from .sentences import meaning, sentences
 from .verdict import Verdict, verdict_of
 from .words import changes
@@ -70,6 +70,7 @@ class Story:
         verdict: the finals.
         importances: template -> the importance of its parameters.
         roofline: the device's ceilings, or the reason why there are none.
+        no_share: why nothing is said of the winner's share of its device's speed, where nothing is.
         no_resources: why there is nothing on registers, spills and occupancy; empty when there is.
         causes: failures by kind, the most frequent first.
         source: the winner's; None without a winner.
@@ -82,6 +83,7 @@ class Story:
     verdict: Verdict
     importances: Mapping[str, Importance]
     roofline: Roofline
+    no_share: str
     no_resources: str
     causes: list[Cause]
     source: SourceView | None
@@ -135,6 +137,7 @@ def tell(study: Study, *, shared: bool = False) -> Story:
         verdict=verdict,
         importances=importances,
         roofline=roofline_of(material, declared),
+        no_share=no_share(material, declared),
         no_resources=_no_resources(material),
         causes=_causes(material),
         source=_source(material, declared),
