@@ -2,19 +2,24 @@
 """Who won: contestants that were timed in the same rounds, the leader, those that may be as fast, and the
 rule by which one of these is chosen.
 
-Each of the others is compared with the leader by the median of its ratios to it, round by round. It counts
-as slower when the 99% bootstrap interval of that median, corrected after Holm for the number of comparisons,
+Two contestants are compared by the median of their ratios, round by round: what a round did to both cancels.
+The leader is the one that the others beat by the least, most often by nothing; one that another surely beats
+leads only where each is surely beaten by some other. The others are compared with the leader. One counts as
+slower when the 99% bootstrap interval of that median, corrected after Holm for the number of comparisons,
 lies above 1; else it is tied with the leader. Few independent rounds cannot say so at that level, however far
 apart the times are of which they consist, unless that is very far: then the interval is made to reach 1 (see
 `intervals.MedianBootstrap.interval_about`). A leader with which nobody is tied is declared the winner.
-Otherwise the tied ones are named, and among those within `NEAR` of the leader the one is chosen that needs
-the fewest registers, then the one with the smallest code, then the one tried first: on a CPU, whose compiler
-reports no registers, the smallest code decides. A tie whose ratio is further away is named and not chosen:
-that its interval is wide says little for it.
+Otherwise the tied ones are named, and among those within `NEAR` of the best ratio the one is chosen that
+needs the fewest registers, then the one with the smallest code, then the one tried first: on a CPU, whose
+compiler reports no registers, the smallest code decides. A tie whose ratio is further away is named and not
+chosen: that its interval is wide says little for it. The best ratio is the leader's own, 1, unless one that
+is tied with it has a lower one.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +31,7 @@ from .intervals import Interval, MedianBootstrap, median_interval, paired, ratio
 LEVEL = 0.99
 """Of all the intervals together that declare a winner."""
 NEAR = 1.005
-"""Ratio to the leader up to which the rule may choose a tied one."""
+"""Up to how many times the best ratio the rule may choose."""
 RULE = "fewer registers, then smaller code, then the earlier trial"
 
 LEADER, TIED, SLOWER = "leader", "tied", "slower"
@@ -103,8 +108,9 @@ class Ranking:
         places: In the order given.
         leader: Index of the fastest.
         tied: Indices of those that may be as fast, the nearest first; the leader is not among them.
-        near: Those of them within `NEAR`.
+        near: Those of them within `NEAR` of the best.
         paired: Whether they were timed in the same rounds.
+        leader_near: Whether the leader is within `NEAR` of the best too.
     """
 
     places: tuple[Place, ...]
@@ -112,6 +118,7 @@ class Ranking:
     tied: tuple[int, ...]
     near: tuple[int, ...]
     paired: bool = True
+    leader_near: bool = True
 
     @property
     def declared(self) -> bool:
@@ -119,13 +126,14 @@ class Ranking:
         return self.paired and not self.tied
 
     def chosen(self, cost: Sequence[tuple[int, ...]]) -> int:
-        """The index of the one to take: the leader, or the cheapest of those that are as fast for all one
-        can tell.
+        """The index of the one to take: the cheapest of those that are as fast as the best for all one can
+        tell.
 
         Args:
             cost: For each contestant what the rule compares, in its order.
         """
-        return min((self.leader, *self.near), key=lambda index: cost[index])
+        leader = (self.leader,) if self.leader_near else ()
+        return min((*leader, *self.near), key=lambda index: cost[index])
 
 
 def rank(contestants: Sequence[Turns], level: float = LEVEL) -> Ranking:
@@ -138,9 +146,7 @@ def rank(contestants: Sequence[Turns], level: float = LEVEL) -> Ranking:
     Raises:
         ValueError: There is no contestant, or one has no samples.
     """
-    leader = _leader(contestants)
-    found = {i: _against(c, contestants[leader]) for i, c in enumerate(contestants) if i != leader}
-    levels, slower = _holm({i: b for i, b in found.items() if b is not None}, level)
+    leader, found, levels, slower = _led(contestants, level)
     places = []
     for index, samples in enumerate(contestants):
         values = list(samples.values())
@@ -153,7 +159,9 @@ def rank(contestants: Sequence[Turns], level: float = LEVEL) -> Ranking:
     ratios = {i: r.median for i, place in enumerate(places) if (r := place.ratio) and i not in slower}
     unknown = [i for i, place in enumerate(places) if place.standing == TIED and place.ratio is None]
     tied = (*sorted(ratios, key=lambda i: ratios[i]), *unknown)
-    return Ranking(tuple(places), leader, tied, tuple(i for i in tied if ratios.get(i, np.inf) <= NEAR))
+    furthest = NEAR * min(1.0, *ratios.values()) if ratios else NEAR
+    near = tuple(i for i in tied if ratios.get(i, np.inf) <= furthest)
+    return Ranking(tuple(places), leader, tied, near, leader_near=furthest >= 1)
 
 
 def rank_apart(times: Sequence[Interval], medians: Sequence[float]) -> Ranking:
@@ -175,21 +183,52 @@ def rank_apart(times: Sequence[Interval], medians: Sequence[float]) -> Ranking:
     return Ranking(tuple(places), leader, tuple(tied), near, paired=False)
 
 
-def _leader(contestants: Sequence[Turns]) -> int:
-    """The one with the least median once what a round did to all is taken out of it."""
-    common: dict[int, list[float]] = {}
-    for samples in contestants:
-        for turn, sample in samples.items():
-            common.setdefault(turn, []).append(sample)
-    # Rounds in which some are missing say nothing of how slow a round was; nor does one's only round.
-    whole = {turn: float(np.median(s)) for turn, s in common.items() if len(s) == len(contestants)}
-    medians = []
-    for samples in contestants:
-        if not samples:
-            raise ValueError("no samples")
-        inside = [sample / whole[turn] for turn, sample in samples.items() if turn in whole]
-        medians.append(float(np.median(inside if whole else list(samples.values()))))
-    return min(range(len(contestants)), key=lambda index: medians[index])
+def _led(
+    contestants: Sequence[Turns], level: float
+) -> tuple[int, dict[int, MedianBootstrap | None], dict[int, float], set[int]]:
+    """The leader; each other's ratios to it, None where they have no round in common; and `_holm` of these.
+
+    Among medians that are hardly apart the least beaten one may still lose each round by a hair to another:
+    then the next is asked. Contestants can beat one another in a circle, so that each is surely beaten: then
+    the least beaten leads, and as who beats it is tied with it nobody is declared.
+    """
+    first = None
+    for leader in _least_beaten(contestants):
+        found = {i: _against(c, contestants[leader]) for i, c in enumerate(contestants) if i != leader}
+        levels, slower = _holm({i: b for i, b in found.items() if b is not None}, level)
+        answer = leader, found, levels, slower
+        first = first or answer
+        if not any(b and b.interval_about(1.0, levels[i]).high < 1 for i, b in found.items()):
+            return answer
+    if first is None:
+        raise ValueError("no contestants")
+    return first
+
+
+def _least_beaten(contestants: Sequence[Turns]) -> list[int]:
+    """All of them, by how much the one that beats each the most does so.
+
+    Contestants are compared two by two and not with a middle of each round: of an odd number the median of a
+    round is one of themselves, so that in noise the quotient of each is 1 in the middle, of a slower one too.
+    """
+    if not all(contestants):
+        raise ValueError("no samples")
+    worst = [0.0] * len(contestants)
+    for first, second in itertools.combinations(range(len(contestants)), 2):
+        lost = _lost(contestants[first], contestants[second])
+        worst[first], worst[second] = max(worst[first], lost), max(worst[second], -lost)
+    # Of nobody beaten at all, which ties of a coarse clock make, the one with the least median.
+    medians = [float(np.median(list(samples.values()))) for samples in contestants]
+    return sorted(range(len(contestants)), key=lambda index: (worst[index], medians[index]))
+
+
+def _lost(samples: Turns, other: Turns) -> float:
+    """By how much one is slower than another, as the logarithm of a ratio: in the rounds of both, or by all
+    that each has where they have none in common."""
+    both = paired(samples, other)
+    if both[0]:
+        return float(np.median(np.log(both[0]) - np.log(both[1])))
+    return math.log(np.median(list(samples.values())) / np.median(list(other.values())))
 
 
 def _against(samples: Turns, leader: Turns) -> MedianBootstrap | None:

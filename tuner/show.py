@@ -17,7 +17,7 @@ from .outcome import TrialOutcome, TrialResult
 from .show_finals import differs, finals_parts
 from .speed import fraction_of_floor, is_highest, percent, speed_text
 from .study import Study
-from .summary import entry_of, failures, ranked, summarise
+from .summary import entry_of, failures, is_alike, may_be_equal, ranked, same_point, summarise
 
 _TOP = 10
 _BUSY = 1.5
@@ -71,13 +71,8 @@ def study_tables(document: Mapping[str, Any], others: int = 0) -> RenderableType
 def result_tables(run: Mapping[str, Any]) -> RenderableType:
     """The end of a tuning run for a person: its status, then the facts of its study, and where no variant is
     right the reasons."""
-    speedup = ""
-    best, default = run["best"], run["default"]
-    if (ratio := run.get("over_default")) is not None:
-        speedup = f"; the best is {ratio:.2f}x as fast as the default"
-        if best.get("energy_j") and default.get("energy_j"):
-            speedup += f" and takes {best['energy_j'] / default['energy_j']:.2f} times its energy"
-    head = Text(f"{run['status']}: {_added(run)}{speedup}", style="bold")
+    best = run["best"]
+    head = Text(f"{run['status']}: {_added(run)}{_against_default(run)}", style="bold")
     parts: list[RenderableType] = [head, _facts(run), *finals_parts(run)]
     if reason := run.get("reason"):
         parts.append(Text(reason, style="yellow"))
@@ -86,6 +81,23 @@ def result_tables(run: Mapping[str, Any]) -> RenderableType:
     if best is None and run["failures"]:
         parts.append(_causes(run["failures"]))
     return Group(*parts)
+
+
+def _against_default(run: Mapping[str, Any]) -> str:
+    """What the best gains, with the doubt that the finals leave: in the words of the report."""
+    best, default, ratio = run["best"], run["default"], run.get("over_default")
+    if ratio is None:
+        return ""
+    if same_point(best, default):
+        return "; the default is the best of them"
+    fast = "as fast" if is_alike(ratio) else f"{ratio:.2f}x as fast"
+    doubt = ", though the two may be equally fast" if may_be_equal(run) and not is_alike(ratio) else ""
+    energy = ""
+    if best.get("energy_j") and default.get("energy_j"):
+        energy = (
+            f"{',' if doubt else ''} and takes {best['energy_j'] / default['energy_j']:.2f} times its energy"
+        )
+    return f"; the best is {fast} as the default{doubt}{energy}"
 
 
 def _added(run: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .limits import TIME
 from .outcome import TrialOutcome, TrialResult
-from .ranking import LEADER
+from .ranking import LEADER, TIED
 from .stored import ABOUT, checked
 from .study import Study, finished_count, tally
 
@@ -65,7 +65,7 @@ def over_default(best: Entry | None, default: Entry | None, finals: Sequence[Ent
     """
     if not best or not default or not default["time_ms"]:
         return None
-    rows = [next((row for row in finals if _same_point(row, one)), None) for one in (best, default)]
+    rows = [next((row for row in finals if same_point(row, one)), None) for one in (best, default)]
     ratios = [
         None if row is None else 1.0 if row.get("standing") == LEADER else row.get("ratio") for row in rows
     ]
@@ -74,7 +74,19 @@ def over_default(best: Entry | None, default: Entry | None, finals: Sequence[Ent
     return default["time_ms"] / best["time_ms"]
 
 
-def _same_point(row: Entry, entry: Entry) -> bool:
+def is_alike(ratio: float) -> bool:
+    """Whether a speed-up is none that one would name."""
+    return 0.995 <= ratio < 1.005
+
+
+def may_be_equal(summary: Mapping[str, Any]) -> bool:
+    """Whether the finals leave open that the default is as good as the best."""
+    rows = summary.get("finals") or () if summary.get("finals_held") else ()
+    return any(row.get("standing") in (LEADER, TIED) and same_point(row, summary["default"]) for row in rows)
+
+
+def same_point(row: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    """Whether two entries are of one config of one template."""
     return row.get("template") == entry.get("template") and row.get("config") == entry.get("config")
 
 

@@ -239,3 +239,30 @@ def test_a_portable_winner_has_none_beside_it(two_templates: Bench) -> None:
     assert bench.tune(trials=24) == "ok"
     (winner,) = study_winners(bench.study)
     assert winner.template == "direct"
+
+
+@pytest.mark.parametrize(
+    ("standing", "ratio", "words"),
+    [
+        ("tied", 1.37, "the best is 1.37x as fast as the default, though the two may be equally fast\n"),
+        ("slower", 1.37, "the best is 1.37x as fast as the default\n"),
+        ("tied", 1.004, "the best is as fast as the default\n"),
+        (None, None, "the default is the best of them\n"),
+    ],
+)
+def test_the_headline_says_of_the_default_what_the_finals_do(
+    bench: Bench, standing: str | None, ratio: float | None, words: str
+) -> None:
+    assert bench.tune(trials=12) == "ok"
+    summary = summarise(bench.study)
+    best, default = summary["best"], summary["default"]
+    if standing is None:
+        summary |= {"best": default, "over_default": 1.0}
+    else:
+        assert best["config"] != default["config"]
+        row = {**default, "standing": standing, "ratio": ratio, "ci95_ms": None, "resources": {}}
+        rows = [{**best, "standing": "leader", "chosen": True, "ci95_ms": None, "outcome": "ok"}, row]
+        summary |= {"finals": rows, "over_default": ratio}
+    run = {**summary, "status": "ok", "added": 12, "seconds": 1.0, "failures": {}}
+    head = text_of(result_tables(run)).splitlines()[0].rstrip() + "\n"
+    assert head.endswith(f"; {words}")

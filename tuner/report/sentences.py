@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..limits import ENERGY
 from ..outcome import TrialOutcome, TrialResult
-from ..summary import failures
+from ..summary import failures, is_alike
 from .importance import EVALUATOR, Importance
 from .material import Material, joules_of
 from .verdict import Finalist, Verdict
@@ -131,7 +131,7 @@ def _against_default(material: Material, verdict: Verdict) -> Iterator[str]:
         else f"it comes from the template {best['template']}, the default from {default['template']}"
     )
     level = any(f.role == "default" and f.config == default["config"] for f in verdict.level)
-    alike = 0.995 <= ratio < 1.005
+    alike = is_alike(ratio)
     doubt = ", though the two may be equally fast" if level and not alike else ""
     joules, of_default = joules_of(best), joules_of(default)
     if joules and of_default:
