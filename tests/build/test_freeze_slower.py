@@ -193,4 +193,4 @@ def test_ptx_that_a_package_added_is_no_change(fake_cuda_winner: WinnerFactory) 
 
 def test_a_bundle_replaces_nothing(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["freeze", "--bundle", "x.zip", "--replace"]) == 2
-    assert "does not go with --package, --out, --replace or --no-build" in capsys.readouterr().err
+    assert "does not go with --package, --out, --replace, --no-build or --survey" in capsys.readouterr().err
