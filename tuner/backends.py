@@ -28,7 +28,7 @@ from .tools import Job
 _JUDGING_FILES = (
     *("inputs.py", "draws.py", "shapes.py", "bound.py", "floor.py", "verify.py", "checks.py"),
     *("small_checks.py", "large_check.py", "examiner.py", "figures.py", "measure.py"),
-    *("workbench.py", "beside.py", "energy.py", "devices/*.py"),
+    *("workbench.py", "timed_sets.py", "beside.py", "energy.py", "devices/*.py"),
 )
 _JUDGING_MODULES = tuple(
     Path(__file__).parents[1] / name
