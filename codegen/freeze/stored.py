@@ -32,6 +32,7 @@ _SCHEMA = {
     **dict.fromkeys(("verified", "portable_only"), BOOL),
 }
 _KINDS = ("cuda", "cpu")
+_LARGEST = 2**31 - 1  # of a size, for a kernel
 _WORKLOAD = re.compile(r"[A-Za-z0-9_]*\+?\Z")
 
 
@@ -60,6 +61,25 @@ def checked_winner(values: Mapping[str, Any], where: str) -> Winner:
         wrong = "binary is no binary"
     if not wrong and not isinstance(values.get("ptx"), str | None):
         wrong = "ptx is no text"
+    if not wrong:
+        wrong = _fault_of_rows(values["workload"], values["specialisation"], values["measurement"])
     if wrong:
         raise InputError(f"{where}: malformed entry: {wrong}")
     return Winner(**{**values, "binary": values.get("binary"), "flags": tuple(values["flags"])})
+
+
+def _fault_of_rows(
+    workload: Mapping[str, Any], specialisation: Mapping[str, Any], measurement: Mapping[str, Any]
+) -> str:
+    """What is wrong with the measurements at other sizes: dispatch believes them."""
+    names = set(workload) - set(specialisation)
+    rows: list[dict[str, Any]] = list(measurement.get(OTHER_SIZES) or [])
+    for index, row in enumerate(rows):
+        place = f"measurement.{OTHER_SIZES}[{index}]"
+        if set(row["sizes"]) != names:
+            return f"{place}.sizes are not those of {', '.join(sorted(names))}"
+        if not all(1 <= size <= _LARGEST for size in row["sizes"].values()):
+            return f"{place}.sizes has one that no kernel takes"
+        if row["time_ms"] <= 0:
+            return f"{place}.time_ms is not above zero"
+    return ""

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 from coldforge.codegen.errors import InputError
 from coldforge.codegen.freeze import Winner, merge, read_bundle, write_bundle
+from coldforge.codegen.freeze.winner import OTHER_SIZES
 from coldforge.tuner.storage import open_storage
 from coldforge.tuner.transfer import import_studies, study_records
 
@@ -108,6 +112,34 @@ def test_an_index_of_another_shape(
     _rewritten(path, edited, {"index.json": text, "index.sha256": hashlib.sha256(text).hexdigest().encode()})
     with pytest.raises(InputError, match="malformed"):
         read_bundle(edited)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"sizes": {}, "time_ms": 1.0}, "sizes are not those of H, N, W"),
+        ({"sizes": {"N": 1, "H": 9}, "time_ms": 1.0}, "sizes are not those of H, N, W"),
+        ({"sizes": {"N": 1, "H": 9, "W": 9, "R": 3}, "time_ms": 1.0}, "sizes are not those of H, N, W"),
+        ({"sizes": {"N": 0, "H": 9, "W": 9}, "time_ms": 1.0}, "sizes has one that no kernel takes"),
+        ({"sizes": {"N": 1, "H": -9, "W": 9}, "time_ms": 1.0}, "sizes has one that no kernel takes"),
+        ({"sizes": {"N": 1, "H": 2**40, "W": 9}, "time_ms": 1.0}, "sizes has one that no kernel takes"),
+        ({"sizes": {"N": 1, "H": 9, "W": 9}, "time_ms": 0.0}, "time_ms is not above zero"),
+        ({"sizes": {"N": 1, "H": 9, "W": 9}, "time_ms": -1.0}, "time_ms is not above zero"),
+        ({"sizes": {"N": 1, "H": 9, "W": 9}, "time_ms": math.nan}, "time_ms is not a number"),
+    ],
+)
+def test_measurements_at_other_sizes_are_checked(
+    tmp_path: Path, naive_winner: WinnerFactory, row: dict[str, Any], why: str
+) -> None:
+    winner, good = naive_winner(), {"sizes": {"N": 1, "H": 9, "W": 9}, "time_ms": 0.5}
+    path = tmp_path / "bundle.zip"
+    for rows in ([good], [good, row]):
+        write_bundle(path, [replace(winner, measurement={**winner.measurement, OTHER_SIZES: rows})])
+        if row in rows:
+            with pytest.raises(InputError, match=rf"malformed entry: measurement.other_sizes\[1\].{why}"):
+                read_bundle(path)
+        else:
+            assert read_bundle(path).winners[0].measurement[OTHER_SIZES] == rows
 
 
 def test_nothing_to_bundle(tmp_path: Path) -> None:

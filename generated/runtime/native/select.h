@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu.h"
@@ -236,60 +237,79 @@ inline std::vector<Candidate> select(const Operator& op, const Variant* variants
 }
 
 // What was selected lately, so that a call of sizes that were seen does not look at every entry again: a
-// sweep freezes some dozens. A place holds one request; another one of the same place takes it over.
+// sweep freezes some dozens, each measured at some dozens of sizes. Any request may take any place, so that
+// no two shapes of a model drive each other out as long as there is room.
 class Memory {
  public:
   // What `select` gives. Valid until the thread asks again.
   const std::vector<Candidate>& selected(const Operator& op, const Variant* variants,
                                          const Request& request) {
+    if (forced_variant() >= 0) return forced_ = select(op, variants, request);
     const uint64_t changes = enabled_changes();
-    Place& place = places_[forced_variant() >= 0 ? kPlaces : hash_of(op, request) % kPlaces];
-    if (forced_variant() >= 0 || !place.is(op, request, changes)) {
-      place.op = nullptr;  // whatever happens meanwhile
-      place.found = select(op, variants, request);
-      if (forced_variant() < 0) place.set(op, request, changes);
+    if (changes != changes_) {
+      hashes_.clear();
+      places_.clear();
+      changes_ = changes;
     }
-    return place.found;
+    const uint64_t hash = hash_of(op, request);
+    for (size_t i = 0; i < hashes_.size(); ++i) {
+      if (hashes_[i] == hash && places_[i].is(op, request)) return places_[i].found;
+    }
+    Place place(op, request, select(op, variants, request));
+    if (places_.size() < kPlaces) {
+      hashes_.reserve(kPlaces);  // what throws comes first: both stay of one length
+      places_.push_back(std::move(place));
+      hashes_.push_back(hash);
+      return places_.back().found;
+    }
+    const size_t taken = (hash >> 32) % kPlaces;  // not the oldest: shapes that come in turns would all miss
+    hashes_[taken] = hash;
+    places_[taken] = std::move(place);
+    return places_[taken].found;
   }
 
  private:
-  static constexpr size_t kPlaces = 32;
+  static constexpr size_t kPlaces = 128;
 
+  // A request without its pointers, and what was found.
   struct Place {
-    const Operator* op = nullptr;
-    Request request{};
+    const Operator* op;
+    Request request;
     std::string model;
-    uint64_t changes = 0;
-    int64_t values[kMaxValues] = {};
+    std::vector<int64_t> values;
     std::vector<Candidate> found;
 
-    bool is(const Operator& other, const Request& now, uint64_t changes_now) const {
-      return op == &other && changes == changes_now && request.kind == now.kind &&
-             request.dtype == now.dtype && request.precision_eps == now.precision_eps &&
-             request.level == now.level && model == *now.model && request.driver == now.driver &&
+    Place(const Operator& of, const Request& now, std::vector<Candidate> selected)
+        : op(&of),
+          request(now),
+          model(*now.model),
+          values(now.values, now.values + of.value_count),
+          found(std::move(selected)) {
+      request.model = nullptr;
+      request.values = nullptr;
+    }
+    bool is(const Operator& other, const Request& now) const {
+      return op == &other && request.kind == now.kind && request.dtype == now.dtype &&
+             request.precision_eps == now.precision_eps && request.level == now.level &&
+             model == *now.model && request.driver == now.driver &&
              request.max_shared_bytes == now.max_shared_bytes &&
              request.machine.sm_count == now.machine.sm_count &&
              request.machine.threads == now.machine.threads && request.nothing == now.nothing &&
-             std::equal(values, values + other.value_count, now.values);
-    }
-    void set(const Operator& other, const Request& now, uint64_t changes_now) {
-      request = now;
-      std::copy(now.values, now.values + other.value_count, values);
-      request.values = values;
-      model = *now.model;
-      changes = changes_now;
-      op = &other;
+             std::equal(values.begin(), values.end(), now.values);
     }
   };
 
-  static size_t hash_of(const Operator& op, const Request& request) {
-    uint64_t hash = 0;
+  static uint64_t hash_of(const Operator& op, const Request& request) {
+    uint64_t hash = reinterpret_cast<uintptr_t>(&op) + static_cast<uint64_t>(request.dtype);
     for (int i = 0; i < op.value_count; ++i)
       hash = (hash ^ static_cast<uint64_t>(request.values[i])) * 0x9e3779b97f4a7c15u;
-    return static_cast<size_t>(hash >> 32);
+    return hash;
   }
 
-  Place places_[kPlaces + 1];  // the last one is for what is not to be remembered
+  uint64_t changes_ = 0;
+  std::vector<uint64_t> hashes_;  // of `places_`: looked through first
+  std::vector<Place> places_;
+  std::vector<Candidate> forced_;
 };
 
 inline const std::vector<Candidate>& selected(const Operator& op, const Variant* variants,
